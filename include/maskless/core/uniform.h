@@ -88,14 +88,39 @@ MASKLESS_HOST_DEVICE constexpr int iid_sign(std::uint64_t seed, std::uint32_t r,
   return (words.w[(j >> 5) & 3] >> (j & 31) & 1u) != 0 ? -1 : 1;
 }
 
-/// Triton layout: tl.rand(seed, index), float32 in [0, 1). Kept iff it is > p in float32.
-MASKLESS_HOST_DEVICE constexpr float triton_uniform(std::uint64_t seed, std::uint64_t index) {
+/// Triton layout: the 31-bit word behind tl.rand(seed, index).
+MASKLESS_HOST_DEVICE constexpr std::uint32_t triton_word(std::uint64_t seed, std::uint64_t index) {
   const std::uint32_t word =
       philox4x32(Words4{{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0}},
                  philox_key(seed))
           .w[0];
-  const std::uint32_t folded = (word >> 31) != 0 ? ~word : word;  // int32 x < 0 ? ~x : x
-  return static_cast<float>(static_cast<std::int32_t>(folded)) * 4.6566127342e-10f;
+  return (word >> 31) != 0 ? ~word : word;  // int32 x < 0 ? ~x : x
+}
+
+/// The float32 in [0, 1) that tl.rand makes of a word.
+MASKLESS_HOST_DEVICE constexpr float triton_word_to_float(std::uint32_t word) {
+  return static_cast<float>(static_cast<std::int32_t>(word)) * 4.6566127342e-10f;
+}
+
+/// tl.rand(seed, index), bit for bit. Kept iff it is > p in float32.
+MASKLESS_HOST_DEVICE constexpr float triton_uniform(std::uint64_t seed, std::uint64_t index) {
+  return triton_word_to_float(triton_word(seed, index));
+}
+
+/// The integer form of "tl.rand > p": kept iff the word is >= this. 2^31 if nothing is kept. Found by bisection, since
+/// the float32 is a non-decreasing function of the word.
+MASKLESS_HOST_DEVICE constexpr std::uint64_t triton_threshold(double p) {
+  const float limit = static_cast<float>(p);
+  std::uint64_t low = 0, high = std::uint64_t{1} << 31;  // the answer is in [low, high]
+  while (low < high) {
+    const std::uint64_t middle = (low + high) / 2;
+    if (triton_word_to_float(static_cast<std::uint32_t>(middle)) > limit) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
 }
 
 static_assert(triton_uniform(123, 0) == 0.13389549f);
