@@ -4,32 +4,9 @@
 #include "common/backend.h"
 #include "common/validate.h"
 #include "dropout/dropout_kernels.h"
-#include "maskless/core/uniform.h"
 
 namespace maskless {
 namespace {
-
-DropoutMask make_mask(const char* op, const ConstTensorView& tensor, const DropoutOptions& options) {
-  validate::probability(op, "p", options.p);
-  validate::stream(op, options.stream);
-  const bool triton = options.layout == Layout::kTriton;
-  if (triton && options.stream != 0)
-    validate::fail_value(op, "stream", "must be 0 in the Triton layout, which has none",
-                         validate::text(std::uint64_t{options.stream}));
-  if (options.row_seeds.data != nullptr && tensor.rank != 2)
-    validate::fail_value(op, "row_seeds", "needs a tensor of 2 dimensions (rows, columns)",
-                         validate::shape_text(tensor));
-  DropoutMask mask;
-  mask.layout = options.layout;
-  mask.threshold = triton ? triton_threshold(options.p) : threshold(options.p);
-  if (options.p == 0.0) mask.threshold = 0;  // p = 0 keeps everything, also where tl.rand gives 0
-  mask.seed = options.seed.value;
-  mask.seed_pointer = options.seed.pointer;
-  mask.row_seeds = options.row_seeds.data;
-  mask.row_seed_stride = options.row_seeds.stride;
-  mask.stream = options.stream;
-  return mask;
-}
 
 void dropout_as(const char* op, const char* in_name, const char* out_name, const ConstTensorView& x,
                 const TensorView& y, const DropoutOptions& options, const Execution& execution) {
@@ -41,7 +18,7 @@ void dropout_as(const char* op, const char* in_name, const char* out_name, const
   validate::writable(op, out_name, y);
   validate::no_partial_overlap(op, in_name, x, out_name, y);
   DropoutArgs args;
-  args.mask = make_mask(op, x, options);
+  args.mask = make_dropout_mask(op, x, options);
   const ConstTensorView out = y;
   const ConstTensorView* views[] = {&x, &out};
   args.space = make_index_space(op, views, 2, options.first_index, options.shard, options.row_seeds.data != nullptr);
@@ -72,7 +49,7 @@ void keep_mask(const TensorView& mask, const DropoutOptions& options, const Exec
     validate::fail_type(op, "mask", "must be bool or uint8", dtype_name(mask.dtype));
   validate::writable(op, "mask", mask);
   KeepMaskArgs args;
-  args.mask = make_mask(op, mask, options);
+  args.mask = make_dropout_mask(op, mask, options);
   const ConstTensorView out = mask;
   const ConstTensorView* views[] = {&out};
   args.space = make_index_space(op, views, 1, options.first_index, options.shard, options.row_seeds.data != nullptr);
@@ -94,7 +71,7 @@ void keep_mask_packed(const ConstTensorView& shape, const TensorView& bits, cons
     validate::fail_value(op, "bits", "must be contiguous, of shape (" + validate::text(bytes) + ",)",
                          validate::shape_text(bits));
   KeepMaskPackedArgs args;
-  args.mask = make_mask(op, tensor, options);
+  args.mask = make_dropout_mask(op, tensor, options);
   const ConstTensorView* views[] = {&tensor};
   args.space = make_index_space(op, views, 0, options.first_index, options.shard, options.row_seeds.data != nullptr);
   args.bits = static_cast<std::uint8_t*>(bits.data);

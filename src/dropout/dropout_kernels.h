@@ -4,22 +4,11 @@
 
 #include <cstdint>
 
+#include "common/dropout_mask.h"
 #include "common/index_space.h"
 #include "maskless/dropout.h"
 
 namespace maskless {
-
-/// What decides: the part of the arguments that the mask is a function of.
-struct DropoutMask {
-  std::uint64_t threshold = 0;  // packed: dropped iff u < threshold (33 bits). Triton: iff the folded word < threshold
-  std::uint64_t seed = 0;
-  const std::uint64_t* seed_pointer = nullptr;  // in place of seed, if not null
-  const std::uint64_t* row_seeds =
-      nullptr;  // in place of both: row r (dimension 0 of the space) has row_seeds[r * stride]
-  std::int64_t row_seed_stride = 1;
-  std::uint32_t stream = 0;
-  Layout layout = Layout::kPacked;
-};
 
 /// y = x * scale where kept, else +0. Operands of the space: x, y.
 struct DropoutArgs {

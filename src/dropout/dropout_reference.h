@@ -5,32 +5,9 @@
 
 #include <cstdint>
 
-#include "common/float_types.h"
 #include "dropout/dropout_kernels.h"
-#include "maskless/core/uniform.h"
 
 namespace maskless::reference {
-
-/// The decision for one position under one seed.
-MASKLESS_HOST_DEVICE inline bool keep(const DropoutMask& mask, std::uint64_t seed, std::uint64_t index) {
-  if (mask.layout == Layout::kTriton) return triton_word(seed, index) >= mask.threshold;
-  return dropout_keep(seed, index, mask.threshold, mask.stream);
-}
-
-MASKLESS_HOST_DEVICE inline std::uint64_t seed_of(const DropoutMask& mask, std::int64_t row) {
-  if (mask.row_seeds != nullptr) return mask.row_seeds[row * mask.row_seed_stride];
-  return mask.seed_pointer != nullptr ? *mask.seed_pointer : mask.seed;
-}
-
-/// A kept value: one product in float32 (float64 for float64 data), one rounding.
-template <typename T>
-MASKLESS_HOST_DEVICE inline T scaled(T x, double scale, bool copy) {
-  return copy ? x : from_float<T>(to_float(x) * static_cast<float>(scale));
-}
-template <>
-MASKLESS_HOST_DEVICE inline double scaled<double>(double x, double scale, bool copy) {
-  return copy ? x : x * scale;
-}
 
 /// Calls f(element, row, position, offsets) for elements [begin, end) of the space in row-major order; offsets[o] is
 /// where operand o has the element.
