@@ -1,0 +1,132 @@
+// y = x * scale where a bit is 1, else +0: how every CPU kernel applies keep bits to a run of memory. The bits come
+// from a generator or from a stored mask; bit j & 7 of byte j >> 3 belongs to element j.
+#if defined(MASKLESS_CPU_APPLY_HWY_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MASKLESS_CPU_APPLY_HWY_H_
+#undef MASKLESS_CPU_APPLY_HWY_H_
+#else
+#define MASKLESS_CPU_APPLY_HWY_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/convert_hwy.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace maskless {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+/// 57 bits or more, from bit `at` on. Reads the 8 bytes from byte at >> 3 on.
+HWY_INLINE std::uint64_t bits_at(const std::uint8_t* bits, std::size_t at) {
+  std::uint64_t word;
+  std::memcpy(&word, bits + (at >> 3), sizeof word);
+  return word >> (at & 7);
+}
+
+/// Lane j is chosen iff bit j is 1.
+template <class D>
+HWY_INLINE hn::Mask<D> mask_of(D d, std::uint64_t bits) {
+  return hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(&bits));
+}
+
+/// What happens to a vector of T that is loaded as raw bits: nothing, or a product and one rounding.
+template <typename T>
+struct Copy {
+  using Lane = hwy::UnsignedFromSize<sizeof(T)>;
+  using V = hn::Vec<hn::ScalableTag<Lane>>;
+  HWY_INLINE V operator()(V x) const { return x; }
+};
+
+template <typename T>
+struct Scale {  // float16, bfloat16
+  using Lane = std::uint16_t;
+  VF scale;
+  HWY_INLINE explicit Scale(double s) : scale(hn::Set(DF(), static_cast<float>(s))) {}
+  HWY_INLINE V16 operator()(V16 x) const { return scale_as(T{}, x, scale); }
+};
+template <>
+struct Scale<float> {
+  using Lane = std::uint32_t;
+  VF scale;
+  HWY_INLINE explicit Scale(double s) : scale(hn::Set(DF(), static_cast<float>(s))) {}
+  HWY_INLINE V32 operator()(V32 x) const { return hn::BitCast(D32(), hn::Mul(hn::BitCast(DF(), x), scale)); }
+};
+template <>
+struct Scale<double> {
+  using Lane = std::uint64_t;
+  using D = hn::ScalableTag<double>;
+  hn::Vec<D> scale;
+  HWY_INLINE explicit Scale(double s) : scale(hn::Set(D(), s)) {}
+  HWY_INLINE hn::Vec<hn::ScalableTag<Lane>> operator()(hn::Vec<hn::ScalableTag<Lane>> x) const {
+    return hn::BitCast(hn::ScalableTag<Lane>(), hn::Mul(hn::BitCast(D(), x), scale));
+  }
+};
+
+/// One vector of `count` < a vector's lanes.
+template <class Op, typename T>
+HWY_INLINE void apply_some(const Op& op, const T* x, T* y, std::size_t count, std::uint64_t keep) {
+  const hn::ScalableTag<typename Op::Lane> d;
+  HWY_ALIGN typename Op::Lane buffer[hn::MaxLanes(d)] = {};
+  std::memcpy(buffer, x, count * sizeof(T));
+  hn::Store(hn::IfThenElseZero(mask_of(d, keep), op(hn::Load(d, buffer))), d, buffer);
+  std::memcpy(y, buffer, count * sizeof(T));
+}
+
+/// n contiguous elements, their bits from bit `at` on (8 bytes past the last bit's are read). x == y is allowed.
+/// With kStream the output bypasses the caches: for outputs that would not stay there anyway.
+template <bool kStream, class Op, typename T>
+HWY_INLINE void apply_run(const Op& op, const T* x, T* y, std::size_t n, const std::uint8_t* bits, std::size_t at) {
+  const hn::ScalableTag<typename Op::Lane> d;
+  constexpr std::size_t kLanes = hn::MaxLanes(d);
+  std::size_t i = 0;
+  if constexpr (kStream) {
+    const std::size_t past = reinterpret_cast<std::uintptr_t>(y) % (kLanes * sizeof(T)) / sizeof(T);
+    i = HWY_MIN(n, past == 0 ? 0 : kLanes - past);
+    if (i != 0) apply_some(op, x, y, i, bits_at(bits, at));
+  }
+  using Lane = typename Op::Lane;
+  const Lane* from = reinterpret_cast<const Lane*>(x);
+  Lane* to = reinterpret_cast<Lane*>(y);
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto keep = mask_of(d, bits_at(bits, at + i));
+    const auto v = hn::IfThenElseZero(keep, op(hn::LoadU(d, from + i)));
+    if constexpr (kStream) {
+      hn::Stream(v, d, to + i);
+    } else {
+      hn::StoreU(v, d, to + i);
+    }
+  }
+  if (i < n) apply_some(op, x + i, y + i, n - i, bits_at(bits, at + i));
+}
+
+/// n elements with any strides (in elements), by way of a buffer. x == y is allowed with equal strides.
+template <class Op, typename T>
+HWY_INLINE void apply_strided(const Op& op, const T* x, std::int64_t x_stride, T* y, std::int64_t y_stride,
+                              std::size_t n, const std::uint8_t* bits, std::size_t at) {
+  const hn::ScalableTag<typename Op::Lane> d;
+  constexpr std::size_t kLanes = hn::MaxLanes(d);
+  HWY_ALIGN T buffer[kLanes] = {};
+  typename Op::Lane* raw = reinterpret_cast<typename Op::Lane*>(buffer);
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    const std::int64_t count = static_cast<std::int64_t>(HWY_MIN(kLanes, n - i));
+    for (std::int64_t j = 0; j < count; ++j) buffer[j] = x[j * x_stride];
+    hn::Store(hn::IfThenElseZero(mask_of(d, bits_at(bits, at + i)), op(hn::Load(d, raw))), d, raw);
+    for (std::int64_t j = 0; j < count; ++j) y[j * y_stride] = buffer[j];
+    x += count * x_stride;
+    y += count * y_stride;
+  }
+}
+
+#endif  // a target with vectors
+
+}  // namespace HWY_NAMESPACE
+}  // namespace maskless
+HWY_AFTER_NAMESPACE();
+
+#endif

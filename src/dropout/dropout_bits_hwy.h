@@ -1,0 +1,190 @@
+// Keep bits of dropout, by vectors: the CPU kernels' generators for both layouts of the mask.
+#if defined(MASKLESS_DROPOUT_BITS_HWY_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MASKLESS_DROPOUT_BITS_HWY_H_
+#undef MASKLESS_DROPOUT_BITS_HWY_H_
+#else
+#define MASKLESS_DROPOUT_BITS_HWY_H_
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/philox_hwy.h"
+#include "dropout/dropout_reference.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace maskless {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+/// Memory that the consumer of the bits will read: fetched while the bits are made, `bytes` for each 64 bits.
+struct Ahead {
+  const char* from = nullptr;
+  std::size_t bytes = 0;
+
+  HWY_INLINE void fetch(std::size_t bit) const {
+    for (std::size_t at = 0; at < bytes; at += 64) hwy::Prefetch(from + bit / 64 * bytes + at);
+  }
+};
+
+/// High halves of u for kCalls consecutive blocks a call, first_block on. Philox with part = 0 in counter word 2, whose
+/// first rounds simplify: the products of words that are equal in all lanes are taken once, and the product of the
+/// block number grows by addition. The low 32 bits of the block number must not wrap around on the way.
+class HighHalves {
+ public:
+  HWY_INLINE HighHalves(const RoundKeys& keys, Words2 key, std::uint64_t first_block, std::uint32_t stream)
+      : keys_(keys) {
+    const D64 d;
+    const V64 blocks = hn::Add(hn::Set(d, first_block & 0xFFFFFFFFu), block_lanes());
+    product_ = mul_low(blocks, hn::Set(d, kPhiloxM0));
+    step_ = hn::Set(d, std::uint64_t{kPhiloxM0} * kCalls);
+    const std::uint32_t high = static_cast<std::uint32_t>(first_block >> 32);
+    const std::uint64_t second = std::uint64_t{kPhiloxM0} * (high ^ key.w[0]);
+    after1_ = hn::Set(d, std::uint64_t{counter_tag(Op::kDropout, stream) ^ key.w[1]});
+    after2_ = hn::Set(d, second >> 32 ^ static_cast<std::uint32_t>(key.w[1] + kPhiloxW1));
+    after3_ = hn::Set(d, std::uint64_t{static_cast<std::uint32_t>(second) ^ (key.w[1] + 2 * kPhiloxW1)});
+  }
+
+  /// Blocks in memory order: four 64-bit pairs of words ... of the first half of the blocks in `first`, then `second`.
+  HWY_INLINE void next(V64& first, V64& second) {
+    const D64 d;
+    const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1);
+    const V64 c2 = hn::Xor(hn::ShiftRight<32>(product_), after1_);  // round 1
+    const V64 b2 = mul_low(m1, c2);                                 // round 2
+    Counters c;
+    c.c0 = hn::Xor(hn::ShiftRight<32>(b2), keys_.k0[1]);
+    c.c2 = hn::Xor(product_, after2_);
+    const V64 a3 = mul_low(m0, c.c0), b3 = mul_low(m1, c.c2);  // round 3
+    c.c0 = xor3(hn::ShiftRight<32>(b3), b2, keys_.k0[2]);
+    c.c1 = b3;
+    c.c2 = hn::Xor(hn::ShiftRight<32>(a3), after3_);
+    c.c3 = a3;
+    philox_rounds<3, 9>(c, keys_);
+    V64 w01, w23;
+    philox_last_round(c, keys_, w01, w23);
+    first = hn::InterleaveLower(d, w01, w23);
+    second = hn::InterleaveUpper(d, w01, w23);
+    product_ = hn::Add(product_, step_);
+  }
+
+ private:
+  const RoundKeys& keys_;
+  V64 product_, step_, after1_, after2_, after3_;
+};
+
+/// Where the high half equals the threshold's (bits of `equal`), the low half decides.
+HWY_NOINLINE inline std::uint8_t settle(const DropoutMask& mask, std::uint64_t seed, std::uint64_t block, unsigned keep,
+                                        unsigned equal) {
+  const Words4 low = dropout_words(seed, block, 1, mask.stream);
+  for (unsigned h = 0; h < 8; ++h)
+    if ((equal >> h & 1) != 0 && half_word(low, h) >= (mask.threshold & 0xFFFFu)) keep |= 1u << h;
+  return static_cast<std::uint8_t>(keep);
+}
+
+/// One block without vectors.
+HWY_NOINLINE inline std::uint8_t block_bits(const DropoutMask& mask, std::uint64_t seed, std::uint64_t block) {
+  const Words4 high = dropout_words(seed, block, 0, mask.stream);
+  unsigned keep = 0, equal = 0;
+  for (unsigned h = 0; h < 8; ++h) {
+    keep |= (half_word(high, h) > mask.threshold >> 16 ? 1u : 0u) << h;
+    equal |= (half_word(high, h) == mask.threshold >> 16 ? 1u : 0u) << h;
+  }
+  return settle(mask, seed, block, keep, equal);
+}
+
+/// Keep bits of `n` elements from `index` on: bit (index & 7) + e of `bits` is element e. Writes whole vectors: up to
+/// 16 bytes more than (n + 7) / 8.
+HWY_INLINE void packed_bits(const DropoutMask& mask, std::uint64_t seed, const RoundKeys& keys, std::uint64_t index,
+                            std::size_t n, std::uint8_t* bits, Ahead ahead) {
+  const hn::ScalableTag<std::uint16_t> d16;
+  const auto t = hn::Set(d16, static_cast<std::uint16_t>(mask.threshold >> 16));
+  std::uint64_t block = index >> 3;
+  std::size_t blocks = static_cast<std::size_t>(((index & 7) + n + 7) >> 3), at = 0;
+  while (at < blocks) {
+    const std::uint64_t until_wrap = (std::uint64_t{1} << 32) - (block & 0xFFFFFFFFu);
+    if (until_wrap < kCalls) {  // once in 2^35 elements
+      bits[at++] = block_bits(mask, seed, block++);
+      continue;
+    }
+    const std::size_t groups =
+        HWY_MIN((blocks - at + kCalls - 1) / kCalls, static_cast<std::size_t>(until_wrap / kCalls));
+    HighHalves halves(keys, philox_key(seed), block, mask.stream);
+    for (std::size_t g = 0; g < groups; ++g, at += kCalls, block += kCalls) {
+      if (at * 8 % 64 == 0) ahead.fetch(at * 8);
+      V64 first, second;
+      halves.next(first, second);
+      const auto h0 = hn::BitCast(d16, first), h1 = hn::BitCast(d16, second);
+      hn::StoreMaskBits(d16, hn::Gt(h0, t), bits + at);
+      hn::StoreMaskBits(d16, hn::Gt(h1, t), bits + at + kCalls / 2);
+      const auto equal0 = hn::Eq(h0, t), equal1 = hn::Eq(h1, t);
+      if (HWY_UNLIKELY(!hn::AllFalse(d16, hn::Or(equal0, equal1)))) {  // once in 65,536 elements
+        std::uint8_t equal[kCalls + 8] = {};
+        hn::StoreMaskBits(d16, equal0, equal);
+        hn::StoreMaskBits(d16, equal1, equal + kCalls / 2);
+        for (std::size_t b = 0; b < kCalls; ++b)
+          if (equal[b] != 0) bits[at + b] = settle(mask, seed, block + b, bits[at + b], equal[b]);
+      }
+    }
+  }
+}
+
+/// The same for the Triton layout, one Philox call an element: bit e of `bits` is element e.
+HWY_INLINE void triton_bits(const DropoutMask& mask, const RoundKeys& keys, std::uint64_t index, std::size_t n,
+                            std::uint8_t* bits, Ahead ahead) {
+  const D64 d;
+  const hn::Repartition<std::int32_t, D64> di;
+  const auto below = hn::Set(di, static_cast<std::int32_t>(mask.threshold - 1));
+  const V64 lanes = hn::Iota(d, 0), low = hn::Set(d, 0xFFFFFFFFu);
+  const auto word0 = [&](std::uint64_t first) HWY_ATTR {
+    const V64 at = hn::Add(hn::Set(d, first), lanes);
+    Counters c = {hn::And(at, low), hn::ShiftRight<32>(at), hn::Zero(d), hn::Zero(d)};
+    philox10(c, keys);
+    return hn::BitCast(di, c.c0);
+  };
+  for (std::size_t e = 0; e < n; e += 64) {
+    ahead.fetch(e);
+    std::uint64_t word = 0;
+    for (std::size_t k = 0; k < 64; k += 2 * kCalls) {
+      const auto x = hn::ConcatEven(di, word0(index + e + k + kCalls), word0(index + e + k));
+      const auto folded = hn::Xor(x, hn::ShiftRight<31>(x));  // x < 0 ? ~x : x
+      std::uint8_t some[8] = {};
+      hn::StoreMaskBits(di, hn::Gt(folded, below), some);
+      std::uint64_t more;
+      std::memcpy(&more, some, sizeof more);
+      word |= more << k;
+    }
+    std::memcpy(bits + e / 8, &word, sizeof word);
+  }
+}
+
+/// Keep bits of `n` elements from `index` on; returns the number of the bit that is element 0. `bits` has room for
+/// n / 8 + 32 bytes.
+HWY_INLINE std::size_t keep_bits(const DropoutMask& mask, std::uint64_t seed, const RoundKeys& keys,
+                                 std::uint64_t index, std::size_t n, std::uint8_t* bits, Ahead ahead = {}) {
+  const bool triton = mask.layout == Layout::kTriton;
+  const bool none = mask.threshold == 0, all = mask.threshold >> (triton ? 31 : 32) != 0;
+  if (none || all) {
+    std::memset(bits, all ? 0 : 0xFF, n / 8 + 1);
+    return 0;
+  }
+  if (triton) {
+    triton_bits(mask, keys, index, n, bits, ahead);
+    return 0;
+  }
+  packed_bits(mask, seed, keys, index, n, bits, ahead);
+  return static_cast<std::size_t>(index & 7);
+}
+
+#endif  // a target with vectors
+
+}  // namespace HWY_NAMESPACE
+}  // namespace maskless
+HWY_AFTER_NAMESPACE();
+
+#endif
