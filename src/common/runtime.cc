@@ -2,14 +2,14 @@
 
 #include <omp.h>
 
+#include "cpu/isa.h"
+
 namespace maskless {
 
 std::vector<Isa> instruction_sets() {
   std::vector<Isa> sets = {Isa::kScalar};
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("x86-64-v3")) sets.push_back(Isa::kAvx2);
-  if (__builtin_cpu_supports("x86-64-v4")) sets.push_back(Isa::kAvx512);
-#endif
+  for (Isa isa : {Isa::kSse4, Isa::kAvx2, Isa::kAvx512})
+    if (cpu::supports(isa)) sets.push_back(isa);
   return sets;
 }
 

@@ -4,14 +4,15 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dropout/dropout_cpu.cc"
-#include <hwy/foreach_target.h>  // this file again for each instruction set
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // this file again for each instruction set
 #include <hwy/highway.h>
 
 #include "common/visit.h"
 #include "cpu/apply_hwy.h"
+#include "cpu/dropout_bits_hwy.h"
 #include "cpu/runs_hwy.h"
-#include "dropout/dropout_bits_hwy.h"
+#include "dropout/dropout_reference.h"
 #include "dropout/dropout_tiles.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,9 +1,9 @@
 // Keep bits of dropout, by vectors: the CPU kernels' generators for both layouts of the mask.
-#if defined(MASKLESS_DROPOUT_BITS_HWY_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MASKLESS_DROPOUT_BITS_HWY_H_
-#undef MASKLESS_DROPOUT_BITS_HWY_H_
+#if defined(MASKLESS_CPU_DROPOUT_BITS_HWY_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MASKLESS_CPU_DROPOUT_BITS_HWY_H_
+#undef MASKLESS_CPU_DROPOUT_BITS_HWY_H_
 #else
-#define MASKLESS_DROPOUT_BITS_HWY_H_
+#define MASKLESS_CPU_DROPOUT_BITS_HWY_H_
 #endif
 
 #include <hwy/cache_control.h>
@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/dropout_mask.h"
 #include "cpu/philox_hwy.h"
-#include "dropout/dropout_reference.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace maskless {
