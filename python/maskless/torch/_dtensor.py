@@ -1,0 +1,90 @@
+"""DTensors: each process computes its piece of the whole tensor's mask, from the placements alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+Shard = tuple[list[int], list[int]]
+
+
+def is_dtensor(x: Tensor) -> bool:
+    """Without importing torch.distributed: who has a DTensor has imported it."""
+    if type(x) is Tensor:
+        return False
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def need_seed(op: str, seed: int | Tensor | None) -> int | Tensor:
+    if seed is None:
+        raise ValueError(f"{op}: seed must be given for a DTensor, one that all processes share, got None")
+    return seed
+
+
+def shard_range(size: int, pieces: int, rank: int) -> tuple[int, int]:
+    """(offset, length) of a piece as torch.chunk cuts it: ceil(size / pieces) each, the last ones short or empty."""
+    length = -(-size // pieces)
+    begin = min(rank * length, size)
+    return begin, min(begin + length, size) - begin
+
+
+def local_piece(x: DTensor) -> Shard:
+    """(global shape, offsets) of this process's part of x."""
+    mesh = x.device_mesh
+    coordinate = mesh.get_coordinate()
+    sizes, offsets = list(x.shape), [0] * x.dim()
+    if coordinate is None:  # this process holds nothing of it
+        return list(x.shape), offsets
+    for mesh_dim, placement in enumerate(x.placements):
+        if placement.is_shard():
+            dim = placement.dim
+            begin, sizes[dim] = shard_range(sizes[dim], mesh.size(mesh_dim), coordinate[mesh_dim])
+            offsets[dim] += begin
+    return list(x.shape), offsets
+
+
+def simple(placement: Any) -> bool:
+    """Replicated, or cut into consecutive pieces in the order of the mesh."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    return type(placement) in (Replicate, Shard)
+
+
+def settled(x: DTensor, whole_dims: tuple[int, ...] = ()) -> DTensor:
+    """x with its partial sums reduced, and not sharded along `whole_dims`: what a non-linear function needs."""
+    from torch.distributed.tensor import Replicate
+
+    whole = {d % x.dim() for d in whole_dims} if x.dim() else set()
+    placements = [
+        placement if simple(placement) and not (placement.is_shard() and placement.dim in whole) else Replicate()
+        for placement in x.placements
+    ]
+    return x if placements == list(x.placements) else x.redistribute(placements=placements)
+
+
+def wrap(local: Tensor, like: DTensor, placements: Any = None) -> Tensor:
+    from torch.distributed.tensor import DTensor
+
+    shape = like.shape
+    stride, step = [0] * len(shape), 1
+    for d in reversed(range(len(shape))):
+        stride[d] = step
+        step *= max(shape[d], 1)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements if placements is None else placements,
+        run_check=False, shape=torch.Size(shape), stride=tuple(stride),
+    )  # fmt: skip
+
+
+def elementwise(function: Callable[[Tensor, Shard], Tensor], x: Tensor) -> Tensor:
+    """function(local tensor, piece) on every process, joined as x is."""
+    whole = settled(x)  # type: ignore[arg-type]
+    return wrap(function(whole.to_local(), local_piece(whole)), whole)

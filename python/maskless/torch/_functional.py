@@ -1,0 +1,265 @@
+"""Dropout as a function of (seed, stream, position)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from maskless.torch import _dtensor, _seeds
+from maskless.torch._library import DropoutFunction, ops
+
+Layout = Literal["packed", "triton"]
+Shard = tuple[Sequence[int], Sequence[int]]
+
+_short = ops._dropout.default
+_short_tensor = ops._dropout.tensor
+_full = ops.dropout.default
+_transforms_active = torch._C._are_functorch_transforms_active
+
+
+class _Dropout(torch.autograd.Function):
+    """Plain eager calls: about a tenth of the time that an autograd formula registered from Python takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, seed: int, stream: int) -> Tensor:
+        ctx.numbers = (p, seed, stream)
+        return _short(x, p, seed, stream)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        p, seed, stream = ctx.numbers
+        if dy.requires_grad and torch.is_grad_enabled():
+            return _Dropout.apply(dy, p, seed, stream), None, None, None
+        return _short(dy, p, seed, stream), None, None, None
+
+
+class _DropoutTensorSeed(torch.autograd.Function):
+    """The same with the seed in a tensor, which autograd guards against changes between forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, seed: Tensor, stream: int) -> Tensor:
+        ctx.save_for_backward(seed)
+        ctx.numbers = (p, stream)
+        return _short_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (seed,) = ctx.saved_tensors
+        p, stream = ctx.numbers
+        if dy.requires_grad and torch.is_grad_enabled():
+            return _DropoutTensorSeed.apply(dy, p, seed, stream), None, None, None
+        return _short_tensor(dy, p, seed, stream), None, None, None
+
+
+# torch.autograd.Function.apply looks for transforms and default arguments first; the callers below have done so.
+_apply = super(torch.autograd.Function, _Dropout).apply
+_apply_tensor = super(torch.autograd.Function, _DropoutTensorSeed).apply
+
+
+def check_probability(op: str, p: float) -> float:
+    if not 0.0 <= p <= 1.0:  # also NaN
+        raise ValueError(f"{op}: p must be in [0, 1], got {p}")
+    return p
+
+
+def _check_floating(op: str, name: str, x: Tensor) -> None:
+    if not x.is_floating_point() or x.element_size() == 1:
+        raise TypeError(
+            f"{op}: {name} must be float16, bfloat16, float32 or float64, got {str(x.dtype).removeprefix('torch.')}"
+        )
+
+
+def mask_arguments(
+    op: str,
+    like: Tensor,
+    p: float | Tensor,
+    seed: int | Tensor | None,
+    stream: int,
+    row_seeds: Tensor | None,
+    layout: str,
+    shard: Shard | None,
+) -> dict[str, Any]:
+    """The keyword arguments of the operations, checked."""
+    if layout not in ("packed", "triton"):
+        raise ValueError(f'{op}: layout must be "packed" or "triton", got {layout!r}')
+    _seeds.check_stream(op, stream)
+    arguments: dict[str, Any] = {"p": 0.5, "seed": 0, "stream": stream, "triton": layout == "triton"}
+    if isinstance(p, Tensor):
+        arguments["p_tensor"] = p
+    else:
+        arguments["p"] = check_probability(op, p)
+    if row_seeds is not None:
+        arguments["row_seeds"] = row_seeds
+    else:
+        if seed is None:
+            seed = _seeds.draw(like)
+        if isinstance(seed, Tensor):
+            arguments["seed_tensor"] = seed
+        else:
+            _seeds.check_seed(op, seed)
+            arguments["seed"] = _seeds.signed(op, seed)
+    if shard is not None:
+        arguments["global_shape"], arguments["offsets"] = list(shard[0]), list(shard[1])
+    return arguments
+
+
+def dropout(
+    x: Tensor,
+    p: float | Tensor = 0.5,
+    training: bool = True,
+    *,
+    seed: int | Tensor | None = None,
+    stream: int = 0,
+    first_index: int = 0,
+    row_seeds: Tensor | None = None,
+    layout: Layout = "packed",
+    scale: bool = True,
+    shard: Shard | None = None,
+) -> Tensor:
+    """Drop each element of ``x`` with probability ``p`` and scale the others by ``1 / (1 - p)``.
+
+    As `torch.nn.functional.dropout`, but the decision for an element is a function of ``(seed, stream, position)``
+    alone, where the position is the row-major one in the logical (for a DTensor the whole) tensor. No mask is
+    stored: backward computes it again from the seed.
+
+    Parameters
+    ----------
+    x : Tensor of at most 8 dimensions, or DTensor
+        float16, bfloat16, float32 or float64, on the CPU or a CUDA device. Any strides, without a copy.
+    p : float in [0, 1], or a float64 CPU tensor of one element
+        Probability to drop, exact to 2^-33. As a tensor it may change under `torch.compile` without a new graph.
+    training : bool
+        False returns x itself.
+    seed : int in [0, 2^64 - 1], or a tensor of one int64 or uint64
+        A tensor on x's device is read when the kernel runs: a CUDA graph draws a new mask after it has changed. None
+        draws a seed from the generator of x's device, so that ``torch.manual_seed`` repeats it.
+    stream : int in [0, 2^24 - 1]
+        Call site, for example the number of the layer: streams of one seed are independent.
+    first_index : int
+        Position of the first element: the mask of a chunk that begins there in a longer tensor.
+    row_seeds : Tensor of shape (rows,), int64 or uint64, on x's device
+        In place of ``seed``, for a matrix: row r is dropped out as a vector of its own with ``seed=row_seeds[r]``.
+    layout : "packed" or "triton"
+        "triton" gives the mask of Triton's ``tl.rand(seed, position) > p``, bit for bit; it has no stream.
+    scale : bool
+        False leaves what is kept as it is.
+    shard : (global_shape, offsets)
+        x is the piece at ``offsets`` of a tensor of ``global_shape``, and gets its piece of the mask. For a DTensor it
+        is found from the placements.
+
+    Returns
+    -------
+    Tensor of x's shape, dtype and (dense) strides. What is dropped is +0, also where x is inf or NaN; what is kept is
+    the product in float32 (float64 for float64), rounded once to the dtype.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A number out of its range, x not of a floating dtype, an argument of the wrong type.
+
+    Notes
+    -----
+    Deterministic: the same bits for every dtype, strides, device, number of threads and sharding, eager or compiled.
+    Differentiable any number of times; under ``torch.func.vmap`` each slice has the mask of its own call, so one seed
+    gives every slice the same mask and a batch of seeds gives each its own. See N. Srivastava et al., JMLR 15 (2014).
+
+    Examples
+    --------
+    >>> import torch, maskless.torch
+    >>> maskless.torch.dropout(torch.arange(1.0, 9.0), 0.5, seed=123)
+    tensor([ 0.,  0.,  6.,  0.,  0.,  0., 14.,  0.])
+    """
+    if not training:
+        return x
+    if (
+        type(seed) is int
+        and type(p) is float
+        and first_index == 0
+        and row_seeds is None
+        and shard is None
+        and scale
+        and layout == "packed"
+        and (type(x) is Tensor or type(x) is torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not _transforms_active()
+    ):  # the common eager call, with as little between it and the kernel as can be
+        if not 0.0 <= p <= 1.0:
+            check_probability("dropout", p)
+        if not 0 <= stream < 16777216:
+            _seeds.check_stream("dropout", stream)
+        if not 0 <= seed < 9223372036854775808:
+            seed = _seeds.signed("dropout", seed)
+        if not x.is_floating_point():
+            _check_floating("dropout", "x", x)
+        if x.requires_grad and torch.is_grad_enabled():
+            return _apply(x, p, seed, stream)  # type: ignore[no-any-return]
+        return _short(x, p, seed, stream)  # type: ignore[no-any-return]
+    _check_floating("dropout", "x", x)
+    if _dtensor.is_dtensor(x):
+        return _dtensor.elementwise(
+            lambda local, piece: dropout(
+                local, p, seed=_dtensor.need_seed("dropout", seed), stream=stream, first_index=first_index,
+                row_seeds=row_seeds, layout=layout, scale=scale, shard=piece,
+            ),
+            x,
+        )  # fmt: skip
+    arguments = mask_arguments("dropout", x, p, seed, stream, row_seeds, layout, shard)
+    if (
+        not torch.compiler.is_compiling()
+        and not _transforms_active()
+        and len(arguments) == 5  # p, seed, stream, triton, seed_tensor
+        and "seed_tensor" in arguments
+        and first_index == 0
+        and scale
+        and layout == "packed"
+        and not isinstance(p, Tensor)
+    ):
+        seed = arguments["seed_tensor"]
+        if x.requires_grad and torch.is_grad_enabled():
+            return _apply_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
+        return _short_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
+    ordered = (
+        x, arguments["p"], arguments["seed"], stream, arguments.get("seed_tensor"), arguments.get("p_tensor"),
+        row_seeds, _index(first_index), scale, arguments["triton"],
+        arguments.get("global_shape", []), arguments.get("offsets", []),
+    )  # fmt: skip
+    if torch.compiler.is_compiling():
+        return _full(*ordered)  # type: ignore[no-any-return]
+    return DropoutFunction.apply(*ordered)  # type: ignore[no-any-return]
+
+
+def _index(first_index: int) -> int:
+    if not 0 <= first_index < 1 << 64:
+        raise ValueError(f"first_index must be in [0, 2^64 - 1], got {first_index}")
+    return first_index if first_index < 1 << 63 else first_index - (1 << 64)
+
+
+def keep_mask(
+    shape: Sequence[int],
+    p: float | Tensor = 0.5,
+    *,
+    seed: int | Tensor | None = None,
+    stream: int = 0,
+    first_index: int = 0,
+    row_seeds: Tensor | None = None,
+    layout: Layout = "packed",
+    shard: Shard | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """The mask that `dropout` applies to a tensor of ``shape``: a bool tensor, True where an element is kept.
+
+    Arguments, errors and determinism are those of `dropout`; ``device`` is where the mask is made.
+
+    Examples
+    --------
+    >>> import maskless.torch
+    >>> maskless.torch.keep_mask((2, 4), 0.5, seed=123)
+    tensor([[False, False,  True, False],
+            [False, False,  True, False]])
+    """
+    like = torch.empty((), device=device).expand(tuple(shape))
+    arguments = mask_arguments("keep_mask", like, p, seed, stream, row_seeds, layout, shard)
+    return ops.keep_mask.default(like, first_index=_index(first_index), **arguments)  # type: ignore[no-any-return]
