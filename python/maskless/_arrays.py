@@ -1,5 +1,6 @@
 """Arguments in, arrays out: the checks that only Python can make, with the texts that the C++ library uses."""
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
@@ -90,7 +91,10 @@ def output(op: str, out: Array) -> Array:
 def shape(op: str, value: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
     """A shape as NumPy takes it: an int or a sequence of ints."""
     extents = value if isinstance(value, Sequence) else (value,)
-    return tuple(integer(op, "shape", extent, 63) for extent in extents)
+    result = tuple(integer(op, "shape", extent, 63) for extent in extents)
+    if math.prod(result) >= 2**59:
+        raise ValueError(f"{op}: shape must have fewer than 2^59 elements, got {result}")
+    return result
 
 
 def shard(op: str, value: Shard | tuple[Sequence[int], Sequence[int]] | None) -> tuple[list[int], list[int]] | None:

@@ -1,5 +1,6 @@
 """Dropout for NumPy arrays."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, SupportsFloat, SupportsIndex
 
@@ -208,10 +209,7 @@ def keep_mask(
         mask = np.empty(extents, np.bool_)
         _core.keep_mask(mask, *arguments, piece, threads())
         return mask
-    size = 1
-    for extent in extents:
-        size *= extent
-    bits = np.empty(-(-size // 8), np.uint8)
+    bits = np.empty(-(-math.prod(extents) // 8), np.uint8)
     _core.keep_mask_packed(extents, bits, *arguments, piece, threads())
     return bits
 
