@@ -9,8 +9,7 @@ import reference
 from conftest import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden.json").read_text())
-# tl.rand(123, 0...9), from Triton's interpreter.
-TL_RAND_123 = [0.13389549, 0.7207006, 0.34458476, 0.23751315, 0.4584163, 0.7886559, 0.04469619, 0.37937284, 0.9078339]
+TL_RAND = json.loads((ROOT / "python" / "tests" / "tl_rand.json").read_text())  # recorded from Triton 3.6's interpreter
 
 
 def pack(mask):
@@ -55,5 +54,11 @@ def test_triton_masks(case):
     assert pack(reference.keep((case["n"],), case["p"], **arguments)) == case["keep_bits"]
 
 
-def test_recorded_tl_rand():
-    np.testing.assert_array_equal(reference.triton_rand(123, np.arange(9)), np.array(TL_RAND_123, np.float32))
+@pytest.mark.parametrize("case", TL_RAND, ids=lambda c: f"{c['seed']}-{c['first']}")
+def test_recorded_tl_rand(case):
+    values = np.frombuffer(bytes.fromhex(case["float32_bits"]), ">f4").astype(np.float32)
+    seed, first = int(case["seed"]), int(case["first"])
+    np.testing.assert_array_equal(reference.triton_rand(seed, reference.positions(values.shape, first)), values)
+    for p in (0.1, 0.5, 0.75, *map(float, values[:4])):
+        kept = maskless.keep_mask(values.size, p, seed=seed, first_index=first, layout="triton")
+        np.testing.assert_array_equal(kept, values > np.float32(p))

@@ -1,0 +1,143 @@
+"""Is seeded dropout as cheap as a copy, and how far are NumPy's and PyTorch's?
+
+Times, interleaved in one run: maskless.dropout (into a given output, and into a new one), NumPy's stored-mask idiom, a
+plain copy, and torch.nn.functional.dropout where torch is installed; with one thread and with all. Prints a table and
+writes JSON. The result is checked against its mask before anything is timed.
+
+    python bench/numpy_dropout.py [--size 26] [--p 0.1] [--rounds 9] [--json FILE]
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import platform
+import statistics
+import time
+
+import maskless
+import numpy as np
+
+try:
+    import torch
+except ImportError:
+    torch = None
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+
+
+def cpu_name():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def check(x, p):
+    y, kept = maskless.dropout(x, p, seed=1), maskless.keep_mask(x.shape, p, seed=1)
+    expected = np.where(kept, (x.astype(np.float32) * np.float32(1 / (1 - p))).astype(x.dtype), np.zeros((), x.dtype))
+    assert (y == expected).all(), "dropout differs from its mask"
+
+
+def candidates(x, p, threads, pool):
+    """name -> function; each returns an array that it wrote, so that nothing is optimised away."""
+    rng, out = np.random.default_rng(1), np.ones_like(x)
+    raw_x, raw_out = (
+        x.view(np.uint16 if x.itemsize == 2 else x.dtype),
+        out.view(np.uint16 if x.itemsize == 2 else x.dtype),
+    )
+    pieces = list(zip(np.array_split(raw_out, threads), np.array_split(raw_x, threads), strict=True))
+
+    def copy():
+        list(pool.map(lambda piece: np.copyto(*piece), pieces))
+
+    result = {
+        "copy": copy,
+        "maskless, out=": lambda: maskless.dropout(x, p, seed=1, out=out),
+        "maskless": lambda: maskless.dropout(x, p, seed=1),
+    }
+    if x.dtype == np.float32:
+        result["numpy"] = lambda: x * (rng.random(x.size) > p) / (1 - p)
+    if torch is not None:
+        tensor = torch.from_numpy(raw_x)
+        tensor = tensor.view(torch.bfloat16) if x.dtype.name == "bfloat16" else tensor
+        result["torch"] = lambda: torch.nn.functional.dropout(tensor, p, training=True)
+    return result
+
+
+def measure(functions, rounds):
+    times = {name: [] for name in functions}
+    for turn in range(rounds + 1):  # the first turn warms up
+        for name, function in functions.items():
+            if name == "numpy" and turn > max(3, rounds // 2):
+                continue
+            begin = time.perf_counter()
+            result = function()
+            elapsed = time.perf_counter() - begin
+            del result
+            if turn:
+                times[name].append(elapsed)
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=26, help="log2 of the number of elements (default 26)")
+    parser.add_argument("--p", type=float, default=0.1, help="probability to drop (default 0.1)")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds (default 9)")
+    parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
+    arguments = parser.parse_args()
+
+    n, p = 1 << arguments.size, arguments.p
+    everyone = maskless.get_num_threads()
+    dtypes = [np.dtype(np.float32)] + ([np.dtype(ml_dtypes.bfloat16)] if ml_dtypes else [])
+    report = {
+        "benchmark": "numpy_dropout",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "maskless": maskless.__version__,
+        "numpy": np.__version__,
+        "torch": torch.__version__ if torch else None,
+        "elements": n,
+        "p": p,
+        "rounds": arguments.rounds,
+        "results": [],
+    }
+    print(f"{report['cpu']}, {n:,} elements, p = {p}, medians of {arguments.rounds} interleaved rounds")
+    print(f"{'dtype':9} {'threads':>7} {'what':15} {'ms':>9} {'Gelem/s':>8} {'copy / it':>9} {'it / maskless':>13}")
+    for dtype in dtypes:
+        x = np.random.default_rng(0).standard_normal(n, np.float32).astype(dtype)
+        check(x[:100_003], p)
+        for threads in dict.fromkeys((1, everyone)):
+            maskless.set_num_threads(threads)
+            if torch is not None:
+                torch.set_num_threads(threads)
+            with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+                times = measure(candidates(x, p, threads, pool), arguments.rounds)
+            median = {name: statistics.median(t) for name, t in times.items()}
+            for name, seconds in median.items():
+                row = {
+                    "dtype": dtype.name,
+                    "threads": threads,
+                    "what": name,
+                    "median_s": seconds,
+                    "min_s": min(times[name]),
+                    "elements_per_s": n / seconds,
+                    "copy_over_it": median["copy"] / seconds,
+                    "it_over_maskless": seconds / median["maskless"],
+                }
+                report["results"].append(row)
+                print(
+                    f"{dtype.name:9} {threads:7} {name:15} {seconds * 1e3:9.2f} {n / seconds / 1e9:8.3f}"
+                    f" {row['copy_over_it']:9.2f} {row['it_over_maskless']:13.2f}"
+                )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
