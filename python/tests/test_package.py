@@ -45,7 +45,7 @@ def test_versions():
 
 
 def test_types(tmp_path):
-    """mypy --strict passes on the package as it is installed, with the extension's stub, and on a program that uses it."""
+    """mypy --strict passes on the installed package, with the stub of its extension, and on a program that uses it."""
     pytest.importorskip("mypy")
     package = pathlib.Path(maskless.__file__).parent
     shutil.copytree(package, tmp_path / "maskless", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
