@@ -49,7 +49,7 @@ def number(op: str, name: str, value: SupportsFloat) -> float:
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """True for ml_dtypes.bfloat16, known by its name: ml_dtypes itself is never imported."""
-    return dtype.name == "bfloat16" and dtype.itemsize == 2
+    return dtype.kind == "V" and dtype.itemsize == 2 and dtype.name == "bfloat16"  # the name comes last: it is slow
 
 
 def raw(x: Array) -> Array:
@@ -82,6 +82,8 @@ def output(op: str, out: Array) -> Array:
     """`out` as the bindings may write it. Shape, dtype and overlap are checked there."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"{op}: out must be a NumPy array, got {type(out).__name__}")
+    if out.flags.carray and out.dtype.isnative:  # the usual case, decided quickly
+        return out
     if not (out.flags.writeable and out.flags.aligned and out.dtype.isnative) or regular(out) is not out:
         what = "a read-only one" if not out.flags.writeable else f"{out.dtype.str} with strides {out.strides}"
         raise ValueError(f"{op}: out {_ALIGNED_WRITABLE}, got {what}")

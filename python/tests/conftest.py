@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # reference.py, support.py
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))  # reference.py, support.py
 if importlib.util.find_spec("maskless") is None:
-    sys.path.insert(0, str(ROOT / "build" / "python"))  # where a plain CMake build leaves the package
+    sys.path.insert(0, str(HERE.parents[1] / "build" / "python"))  # where a plain CMake build leaves the package
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """What several test files share."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
 import numpy as np
 
+ROOT = pathlib.Path(__file__).parents[2]
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 
 

@@ -6,7 +6,7 @@ import maskless
 import numpy as np
 import pytest
 import reference
-from conftest import ROOT
+from support import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden.json").read_text())
 TL_RAND = json.loads((ROOT / "python" / "tests" / "tl_rand.json").read_text())  # recorded from Triton 3.6's interpreter
