@@ -88,7 +88,9 @@ def golden():
     ):
         rows, signs = entries(seed, k, s, U64(first) + np.arange(40, dtype=U64), stream)
         case = {"seed": str(seed), "k": k, "nonzeros": s, "first": str(first), "stream": stream}
-        cases.append(case | {"rows": rows.tolist(), "signs": ["".join("-" if x < 0 else "+" for x in r) for r in signs]})
+        cases.append(
+            case | {"rows": rows.tolist(), "signs": ["".join("-" if x < 0 else "+" for x in r) for r in signs]}
+        )
     return cases
 
 
