@@ -21,12 +21,24 @@ class Shard(NamedTuple):
     offsets: Sequence[int]
 
 
-def integer(op: str, name: str, value: SupportsIndex, bits: int = 64) -> int:
-    """An int in [0, 2^bits - 1]."""
+def index(op: str, name: str, value: SupportsIndex) -> int:
     try:
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise TypeError(f"{op}: {name} must be an integer, got {type(value).__name__}") from None
+
+
+def signed(op: str, name: str, value: SupportsIndex) -> int:
+    """An int64."""
+    number = index(op, name, value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{op}: {name} must be in [-2^63, 2^63 - 1], got {number}")
+    return number
+
+
+def integer(op: str, name: str, value: SupportsIndex, bits: int = 64) -> int:
+    """An int in [0, 2^bits - 1]."""
+    number = index(op, name, value)
     if not 0 <= number < 1 << bits:
         raise ValueError(f"{op}: {name} must be in [0, 2^{bits} - 1], got {number}")
     return number
@@ -78,13 +90,15 @@ def floating(op: str, name: str, value: npt.ArrayLike) -> Array:
     raise TypeError(f"{op}: {name} must be float16, bfloat16, float32 or float64, got {x.dtype}")
 
 
-def output(op: str, out: Array) -> Array:
-    """`out` as the bindings may write it. Shape, dtype and overlap are checked there."""
+def output(op: str, out: Array, dtype: np.dtype[Any], whose: str = "") -> Array:
+    """`out` as the bindings may write it, of the dtype (`whose`, for the text). They check its shape and overlap."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"{op}: out must be a NumPy array, got {type(out).__name__}")
-    if out.flags.carray and out.dtype.isnative:  # the usual case, decided quickly
+    if out.dtype == dtype and out.flags.carray:  # the usual case, decided quickly
         return out
-    if not (out.flags.writeable and out.flags.aligned and out.dtype.isnative) or regular(out) is not out:
+    if out.dtype.newbyteorder("=") != dtype:
+        raise TypeError(f"{op}: out must have the dtype {whose}{dtype.name}, got {out.dtype.name}")
+    if not out.flags.writeable or regular(out) is not out:
         what = "a read-only one" if not out.flags.writeable else f"{out.dtype.str} with strides {out.strides}"
         raise ValueError(f"{op}: out {_ALIGNED_WRITABLE}, got {what}")
     return out

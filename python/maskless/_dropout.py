@@ -122,7 +122,7 @@ def dropout(
     array([ 6.,  0.,  0.,  0., 14.,  0.], dtype=float32)
     """
     array = _arrays.floating("dropout", "x", x)
-    result = np.empty_like(array) if out is None else _arrays.output("dropout", out)
+    result = np.empty_like(array) if out is None else _arrays.output("dropout", out, array.dtype, "of x, ")
     _core.dropout(
         _arrays.raw(array),
         _arrays.raw(result),
@@ -161,7 +161,7 @@ def dropout_backward(
     True
     """
     array = _arrays.floating("dropout_backward", "dy", dy)
-    result = np.empty_like(array) if out is None else _arrays.output("dropout_backward", out)
+    result = np.empty_like(array) if out is None else _arrays.output("dropout_backward", out, array.dtype, "of dy, ")
     _core.dropout_backward(
         _arrays.raw(array),
         _arrays.raw(result),
@@ -184,7 +184,7 @@ def keep_mask(
     layout: Layout = "packed",
     shard: Shard | tuple[Sequence[int], Sequence[int]] | None = None,
     packed: bool = False,
-) -> npt.NDArray[np.bool_] | npt.NDArray[np.uint8]:
+) -> Array:
     """The mask that `dropout` applies to an array of ``shape``: True where an element is kept.
 
     Arguments are those of `dropout`. With ``packed=True`` the result is uint8 of shape ``(ceil(size / 8),)``: element e
@@ -244,7 +244,7 @@ def masked_dropout(
     mask: np.ndarray[Any, Any] = np.asarray(keep)
     if mask.dtype not in (np.bool_, np.uint8, np.int32):
         raise TypeError(f"masked_dropout: keep must be bool, uint8 or int32, got {mask.dtype}")
-    result = np.empty_like(array) if out is None else _arrays.output("masked_dropout", out)
+    result = np.empty_like(array) if out is None else _arrays.output("masked_dropout", out, array.dtype, "of x, ")
     _core.masked_dropout(
         _arrays.raw(array),
         _arrays.regular(mask),

@@ -136,7 +136,13 @@ def test_out(name):
     check(ValueError, "dropout: out must have the shape of x, (3, 4), got (3, 5)", into, np.ones((3, 5), x.dtype))
     check(ValueError, "dropout: out must have the shape of x, (3, 4), got (4,)", into, np.ones(4, x.dtype))
     check(TypeError, f"dropout: out must have the dtype of x, {name}, got {other}", into, np.ones((3, 4), other))
-    check(TypeError, "dropout: out must", into, np.ones((3, 4), np.int16))
+    for odd in (np.int16, np.uint16, [("a", np.int8), ("b", np.int8)]):
+        check(
+            TypeError,
+            f"dropout: out must have the dtype of x, {name}, got {np.dtype(odd).name}",
+            into,
+            np.ones((3, 4), odd),
+        )
     check(TypeError, "dropout: out must be a NumPy array, got list", into, x.tolist())
     frozen = np.ones_like(x)
     frozen.flags.writeable = False
