@@ -1,5 +1,105 @@
+// maskless: the command line. Each subcommand is added by its operation's file; this is the table of them, and the only
+// place where errors become text and exit statuses: 0 done, 1 a check failed, 2 the request cannot be done.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 #include <iostream>
+#include <memory>
+#include <new>
+#include <string>
 
+#include "cli_error.h"
+#include "commands.h"
 #include "maskless/core/version.h"
+#include "maskless/error.h"
+#include "output_file.h"
 
-int main() { std::cout << "maskless " << maskless::kVersion << "\n"; }
+namespace {
+
+using namespace maskless;
+using namespace maskless::cli;
+
+constexpr void (*kCommands[])(CLI::App&) = {
+    add_dropout,
+    add_mask,
+};
+
+/// CLI11's help, with descriptions wrapped to a terminal and without what the text around it says already.
+class Help : public CLI::Formatter {
+ public:
+  Help() { column_width(kColumn); }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_positional() || option->get_type_name().empty() ? "" : " " + option->get_type_name();
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string text = option->get_description();
+    std::size_t start = 0;
+    while (text.size() - start > kWidth) {
+      const auto space = text.rfind(' ', start + kWidth);
+      if (space == std::string::npos || space <= start) break;
+      text[space] = '\n';
+      start = space + 1;
+    }
+    return text;
+  }
+
+ private:
+  static constexpr std::size_t kColumn = 28, kWidth = 70;
+};
+
+/// "maskless bench dropout": the program and the subcommands that were asked for.
+std::string command_name(const CLI::App& app) {
+  std::string name = "maskless";
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    name += " " + at->get_name();
+  }
+  return name;
+}
+
+int fail(const CLI::App& app, std::string line) {
+  for (char& c : line)
+    if (c == '\n') c = ' ';
+  std::cerr << command_name(app) << ": " << line << "\n";
+  return 2;
+}
+
+int run(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    std::cout.flush();
+    if (!std::cout) throw CliError("standard output cannot be written");
+    return 0;
+  } catch (const CLI::RuntimeError& status) {  // a command that ran and found something wrong
+    return status.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return fail(app, std::string(error.what()) + " (see " + command_name(app) + " --help)");
+  } catch (const Error& error) {
+    return fail(app, error.argument() + " " + error.rule() + (error.value().empty() ? "" : ", got " + error.value()));
+  } catch (const std::bad_alloc&) {
+    return fail(app, "not enough memory");
+  } catch (const std::exception& error) {
+    return fail(app, error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  install_signal_handlers();
+  CLI::App app(
+      "Random masks on linear operations, never stored: the same seed gives the same bits on every\n"
+      "CPU and GPU, for any number of threads, memory layout and sharding.\n");
+  app.name("maskless");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("maskless ") + kVersion, "Print the version and exit");
+  app.formatter(std::make_shared<Help>());
+  for (const auto add : kCommands) add(app);
+  app.footer("`maskless COMMAND --help` explains a command and shows examples.");
+  const auto is_asked_for = [&](const CLI::App* sub) { return sub->check_name(argv[1]); };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked_for).empty())
+    return fail(app, "there is no command '" + std::string(argv[1]) + "' (see maskless --help)");
+  return run(app, argc, argv);
+}

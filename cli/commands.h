@@ -1,0 +1,14 @@
+// The subcommands: each operation's file adds its own to the program. A new one is declared here and listed in main.cc.
+#ifndef MASKLESS_CLI_COMMANDS_H_
+#define MASKLESS_CLI_COMMANDS_H_
+
+#include <CLI/CLI.hpp>
+
+namespace maskless::cli {
+
+void add_dropout(CLI::App& app);
+void add_mask(CLI::App& app);
+
+}  // namespace maskless::cli
+
+#endif  // MASKLESS_CLI_COMMANDS_H_
