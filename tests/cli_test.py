@@ -202,7 +202,18 @@ class Dropout(CommandLine):
         self.assert_same_bits(np.load(self.path("y.npy")).view(np.uint16), want)
 
     def test_orders_byte_orders_and_shapes(self):
-        for shape in ((), (1,), (0,), (0, 5), (3, 0), (13, 17), (3, 4, 5), (1, 1, 7), (2,) * 10, (2, 3, 2, 3, 2, 3, 2, 3)):
+        for shape in (
+            (),
+            (1,),
+            (0,),
+            (0, 5),
+            (3, 0),
+            (13, 17),
+            (3, 4, 5),
+            (1, 1, 7),
+            (2,) * 10,
+            (2, 3, 2, 3, 2, 3, 2, 3),
+        ):
             for kind in ("<f4", ">f4", ">f8", ">f2"):
                 for order in "CF":
                     if len(shape) > 8 and order == "F":
@@ -389,7 +400,7 @@ class Dropout(CommandLine):
             self.assertIn(result.returncode, (0, 2), (bytes(data[:128]), result.stderr))
             self.assertEqual(result.stderr.count("\n"), 0 if result.returncode == 0 else 1)
 
-    # --- outputs that cannot be -----------------------------------------------------------------------------------------
+    # --- outputs that cannot be ---------------------------------------------------------------------------------------
     def test_bad_outputs(self):
         np.save(self.path("x.npy"), np.ones(1000, "f4"))
         os.mkdir(self.path("d"))
@@ -536,9 +547,7 @@ class LargeFiles(CommandLine):
 
     def check(self, elements, most_memory):
         self.sparse("x.npy", elements)
-        process = subprocess.Popen(
-            [PROGRAM, "dropout", "x.npy", "y.npy", "-p", "0.5", "--seed", "11"], cwd=self.dir
-        )
+        process = subprocess.Popen([PROGRAM, "dropout", "x.npy", "y.npy", "-p", "0.5", "--seed", "11"], cwd=self.dir)
         peak = 0
         while process.poll() is None:  # VmHWM is the peak of resident memory so far
             status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
