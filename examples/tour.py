@@ -7,6 +7,8 @@ pictures, OUT/index.html. The figures are of this machine, measured in this run.
 """
 
 import argparse
+import itertools
+import json
 import os
 import shutil
 import statistics
@@ -138,7 +140,7 @@ def train(images: np.ndarray, labels: np.ndarray, quick: bool) -> dict:
     fit, held = train_test_split(at, test_size=0.25, random_state=0, stratify=labels)
     rng = np.random.default_rng(SEED)
     sizes = (64, 256, 256, 10)
-    weights = [rng.normal(0, (2 / a) ** 0.5, (a, b)).astype(np.float32) for a, b in zip(sizes, sizes[1:], strict=False)]
+    weights = [rng.normal(0, (2 / a) ** 0.5, (a, b)).astype(np.float32) for a, b in itertools.pairwise(sizes)]
 
     def forward(x, seed, p):
         layers = [x]
@@ -189,15 +191,8 @@ def command_line(images: np.ndarray, out: Path) -> dict | None:
         return None
     heading("6. The same bits from the command line, and from the GPU where there is one")
     np.save(out / "digits.npy", images)
-    devices = [
-        "cpu",
-        *(
-            ["cuda"]
-            if "cuda"
-            in subprocess.run([program, "info"], capture_output=True, text=True).stdout.lower().split("devices")[-1]
-            else []
-        ),
-    ]
+    info = json.loads(subprocess.run([program, "info", "--json"], capture_output=True, text=True, check=True).stdout)
+    devices = ["cpu", *(["cuda"] if info["devices"] else [])]
     want = maskless.dropout(images, P, seed=SEED)
     for device in devices:
         target = out / f"dropped-{device}.npy"

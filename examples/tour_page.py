@@ -12,7 +12,8 @@ from PIL import Image
 INK, PAPER, DROPPED = (27, 38, 59), (247, 245, 240), (236, 120, 72)
 
 STYLE = """
-:root { --ink: #1b263b; --paper: #f7f5f0; --card: #fff; --soft: #6b7280; --drop: #ec7848; --bar: #3a6ea5; --line: #e3dfd5 }
+:root { --ink: #1b263b; --paper: #f7f5f0; --card: #fff; --soft: #6b7280;
+  --drop: #ec7848; --bar: #3a6ea5; --line: #e3dfd5 }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 17px/1.55 system-ui, -apple-system, "Segoe UI",
   "DejaVu Sans", sans-serif }
@@ -20,22 +21,27 @@ main { max-width: 980px; margin: 0 auto; padding: 48px 24px 64px }
 h1 { font-size: 44px; line-height: 1.1; margin: 0 0 8px; letter-spacing: -.02em }
 h2 { font-size: 24px; margin: 0 0 4px }
 .lede { font-size: 20px; color: var(--soft); margin: 0 0 32px; max-width: 44em }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 26px 28px; margin: 22px 0 }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 26px 28px;
+  margin: 22px 0 }
 section > p { margin: 0 0 16px; max-width: 50em }
 .strip { display: grid; grid-template-columns: 150px repeat(10, 1fr); gap: 8px; align-items: center; margin: 6px 0 }
 .strip.eight { grid-template-columns: 150px repeat(8, 1fr) }
 .strip b { font-weight: 600; font-size: 15px } .strip small { color: var(--soft); font-weight: 400; display: block }
 img { width: 100%; display: block; image-rendering: pixelated; border-radius: 5px; border: 1px solid var(--line) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: 18px }
-td { padding: 3px 12px 3px 0; text-align: right; font-size: 15px } td:first-child { text-align: left; color: var(--soft) }
+td { padding: 3px 0; width: 62px; text-align: right; font-size: 15px }
+td:first-child { width: 170px; text-align: left; color: var(--soft) }
 td.zero { color: var(--drop); font-weight: 700 }
 .bars { display: grid; grid-template-columns: 210px 1fr; gap: 8px 14px; align-items: center; font-size: 15px }
 .bars div.track { position: relative; height: 26px; background: #f1eee6; border-radius: 6px }
-.bars div.fill { height: 100%; border-radius: 6px; background: #b9bfca; min-width: 2px } .bars .ours { background: var(--bar) }
+.bars div.fill { height: 100%; border-radius: 6px; background: #b9bfca; min-width: 2px }
+.bars div.ours { background: var(--bar) }
 .bars span { position: absolute; right: 8px; top: 1px; font-variant-numeric: tabular-nums }
-.unsure { display: grid; grid-template-columns: repeat(8, 1fr); gap: 14px } .unsure figure { margin: 0; font-size: 13px }
+.unsure { display: grid; grid-template-columns: repeat(8, 1fr); gap: 14px }
+.unsure figure { margin: 0; font-size: 13px }
 .unsure svg { width: 100%; height: 46px; margin-top: 6px } .unsure figcaption { color: var(--soft) }
-.legend i { display: inline-block; width: 13px; height: 13px; border-radius: 3px; background: var(--drop); vertical-align: -1px }
+.legend i { display: inline-block; width: 13px; height: 13px; border-radius: 3px; background: var(--drop);
+  vertical-align: -1px }
 code { background: #f1eee6; padding: 1px 5px; border-radius: 4px; font-size: .92em }
 footer { color: var(--soft); font-size: 14px; margin-top: 28px }
 """
