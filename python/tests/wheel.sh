@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the wheel, installs it into a clean virtual environment and tests it there, away from the sources.
 #
-#   python/tests/wheel.sh [PYTHON [options of "pip wheel" ...]]      MASKLESS_CUDA=OFF|AUTO|ON in the environment
+#   python/tests/wheel.sh [PYTHON [options of "pip wheel" ...]]      in the environment: MASKLESS_CUDA=OFF|AUTO|ON,
+#                                                                  MASKLESS_BUILD_CLI=OFF|ON (the program too)
 #
 # Wheels stay in dist/. With --no-build-isolation the build uses what PYTHON has installed (torch's headers too).
 set -eu
@@ -35,5 +36,6 @@ x = np.ones(8, np.float32)
 assert maskless.dropout(x, 0.5, seed=123).tolist() == [0, 0, 2, 0, 0, 0, 2, 0]
 print("maskless", maskless.__version__, "installed and running from", package)
 EOF
+if [ "${MASKLESS_BUILD_CLI:-OFF}" = ON ]; then "$work/venv/bin/maskless" --help >/dev/null; fi
 "$work/venv/bin/python" -m pytest -q -p no:cacheprovider --rootdir "$root" \
   "$root/python/tests/test_golden.py" "$root/python/tests/test_errors.py" "$root/python/tests/test_package.py"
