@@ -37,10 +37,10 @@ HWY_INLINE hn::Mask<D> mask_of(D d, std::uint64_t bits) {
 
 /// What happens to a vector of T that is loaded as raw bits: nothing, or a product and one rounding.
 template <typename T>
-struct Copy {
-  using Lane = hwy::UnsignedFromSize<sizeof(T)>;
-  using V = hn::Vec<hn::ScalableTag<Lane>>;
-  HWY_INLINE V operator()(V x) const { return x; }
+struct Copy {  // T is an unsigned integer of the element's size
+  using Lane = T;
+  HWY_INLINE explicit Copy(double) {}
+  HWY_INLINE hn::Vec<hn::ScalableTag<T>> operator()(hn::Vec<hn::ScalableTag<T>> x) const { return x; }
 };
 
 template <typename T>
@@ -105,7 +105,7 @@ HWY_INLINE void apply_run(const Op& op, const T* x, T* y, std::size_t n, const s
   if (i < n) apply_some(op, x + i, y + i, n - i, bits_at(bits, at + i));
 }
 
-/// n elements with any strides (in elements), by way of a buffer. x == y is allowed with equal strides.
+/// n elements with any strides, by way of a buffer.
 template <class Op, typename T>
 HWY_INLINE void apply_strided(const Op& op, const T* x, std::int64_t x_stride, T* y, std::int64_t y_stride,
                               std::size_t n, const std::uint8_t* bits, std::size_t at) {
@@ -120,6 +120,53 @@ HWY_INLINE void apply_strided(const Op& op, const T* x, std::int64_t x_stride, T
     for (std::int64_t j = 0; j < count; ++j) y[j * y_stride] = buffer[j];
     x += count * x_stride;
     y += count * y_stride;
+  }
+}
+
+/// As cpu::BitKernels::Apply.
+template <class Op>
+void apply(double scale, const void* x, std::int64_t x_stride, void* y, std::int64_t y_stride, std::size_t n,
+           const std::uint8_t* bits, std::size_t first_bit, bool bypass) {
+  using Lane = typename Op::Lane;
+  const Op op(scale);
+  const Lane* from = static_cast<const Lane*>(x);
+  Lane* to = static_cast<Lane*>(y);
+  if (bypass) {
+    apply_run<true>(op, from, to, n, bits, first_bit);
+  } else if ((x_stride == 1 && y_stride == 1) || n == 1) {
+    apply_run<false>(op, from, to, n, bits, first_bit);
+  } else {
+    apply_strided(op, from, x_stride, to, y_stride, n, bits, first_bit);
+  }
+}
+
+inline void expand(const std::uint8_t* bits, std::size_t first_bit, std::uint8_t* keep, std::int64_t stride,
+                   std::size_t n) {
+  const hn::CappedTag<std::uint8_t, 32> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  if (stride == 1)
+    for (; i + lanes <= n; i += lanes)
+      hn::StoreU(hn::IfThenElseZero(mask_of(d, bits_at(bits, first_bit + i)), hn::Set(d, std::uint8_t{1})), d,
+                 keep + i);
+  for (; i < n; ++i)
+    keep[static_cast<std::int64_t>(i) * stride] = static_cast<std::uint8_t>(bits_at(bits, first_bit + i) & 1);
+}
+
+template <typename U>
+void gather(const void* memory, std::int64_t stride, std::size_t n, std::uint8_t* bits) {
+  const hn::ScalableTag<U> d;
+  constexpr std::size_t kLanes = hn::MaxLanes(d);
+  const U* keep = static_cast<const U*>(memory);
+  std::size_t i = 0;
+  if (stride == 1 && kLanes >= 8)
+    for (; i + kLanes <= n; i += kLanes)
+      hn::StoreMaskBits(d, hn::Ne(hn::LoadU(d, keep + i), hn::Zero(d)), bits + i / 8);
+  for (; i < n; i += 8) {
+    unsigned byte = 0;
+    for (std::size_t j = i; j < HWY_MIN(n, i + 8); ++j)
+      byte |= (keep[static_cast<std::int64_t>(j) * stride] != 0 ? 1u : 0u) << (j - i);
+    bits[i / 8] = static_cast<std::uint8_t>(byte);
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 
+#include "cpu/schedule.h"
 #include "maskless/core/philox.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,15 +48,18 @@ struct RoundKeys {
   V64 k0[10], k1[10];
 };
 
-HWY_INLINE RoundKeys round_keys(Words2 key) {
+HWY_INLINE RoundKeys round_keys(const cpu::KeySchedule& schedule) {
   const D64 d;
   RoundKeys keys;
-  std::uint32_t k0 = key.w[0], k1 = key.w[1];
-  for (int r = 0; r < 10; ++r, k0 += kPhiloxW0, k1 += kPhiloxW1) {
-    keys.k0[r] = hn::Set(d, k0);
-    keys.k1[r] = hn::Set(d, k1);
+  for (int r = 0; r < 10; ++r) {
+    keys.k0[r] = hn::Set(d, schedule.k0[r]);
+    keys.k1[r] = hn::Set(d, schedule.k1[r]);
   }
   return keys;
+}
+
+HWY_INLINE RoundKeys round_keys(Words2 key) {
+  return round_keys(cpu::KeySchedule(std::uint64_t{key.w[1]} << 32 | key.w[0]));
 }
 
 HWY_INLINE V64 xor3(V64 a, V64 b, V64 c) { return hn::Xor(a, hn::Xor(b, c)); }

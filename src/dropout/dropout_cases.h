@@ -218,7 +218,7 @@ inline const std::vector<DropoutCase>& dropout_cases() {
                            65, 127, 129, 255, 256, 257, 511, 1023, 1024, 1025, 4095, 4096, 4097, 10007})
       for (A a : {A::kContiguous, A::kOffByOne}) cases.push_back({"length " + std::to_string(n), {n}, a, a, 0.3});
     for (double p : {0.0, 1.0, 0.5, 0.25, 0.1, 0.9, 1e-3, 1e-6, 1e-12, 1.0 - 1e-12, 1.0 / 65536})
-      cases.push_back({"p" + std::to_string(p), {5000}, A::kContiguous, A::kContiguous, p});
+      cases.push_back({"probability " + std::to_string(p), {5000}, A::kContiguous, A::kContiguous, p});
     for (bool scale : {true, false})
       for (double p : {0.0, 0.5}) {
         cases.push_back({"in place", {3001}, A::kContiguous, A::kContiguous, p});

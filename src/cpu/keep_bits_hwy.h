@@ -1,9 +1,9 @@
 // Keep bits of dropout, by vectors: the CPU kernels' generators for both layouts of the mask.
-#if defined(MASKLESS_CPU_DROPOUT_BITS_HWY_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MASKLESS_CPU_DROPOUT_BITS_HWY_H_
-#undef MASKLESS_CPU_DROPOUT_BITS_HWY_H_
+#if defined(MASKLESS_CPU_KEEP_BITS_HWY_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MASKLESS_CPU_KEEP_BITS_HWY_H_
+#undef MASKLESS_CPU_KEEP_BITS_HWY_H_
 #else
-#define MASKLESS_CPU_DROPOUT_BITS_HWY_H_
+#define MASKLESS_CPU_KEEP_BITS_HWY_H_
 #endif
 
 #include <hwy/cache_control.h>
@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/dropout_mask.h"
+#include "cpu/bit_kernels.h"
 #include "cpu/philox_hwy.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,15 +23,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 
-/// Memory that the consumer of the bits will read: fetched while the bits are made, `bytes` for each 64 bits.
-struct Ahead {
-  const char* from = nullptr;
-  std::size_t bytes = 0;
-
-  HWY_INLINE void fetch(std::size_t bit) const {
-    for (std::size_t at = 0; at < bytes; at += 64) hwy::Prefetch(from + bit / 64 * bytes + at);
-  }
-};
+HWY_INLINE void fetch(const cpu::Ahead& ahead, std::size_t bit) {
+  for (std::size_t at = 0; at < ahead.bytes; at += 64) hwy::Prefetch(ahead.from + bit / 64 * ahead.bytes + at);
+}
 
 /// High halves of u for kCalls consecutive blocks a call, first_block on. Philox with part = 0 in counter word 2, whose
 /// first rounds simplify: the products of words that are equal in all lanes are taken once, and the product of the
@@ -78,30 +72,11 @@ class HighHalves {
   V64 product_, step_, after1_, after2_, after3_;
 };
 
-/// Where the high half equals the threshold's (bits of `equal`), the low half decides.
-HWY_NOINLINE inline std::uint8_t settle(const DropoutMask& mask, std::uint64_t seed, std::uint64_t block, unsigned keep,
-                                        unsigned equal) {
-  const Words4 low = dropout_words(seed, block, 1, mask.stream);
-  for (unsigned h = 0; h < 8; ++h)
-    if ((equal >> h & 1) != 0 && half_word(low, h) >= (mask.threshold & 0xFFFFu)) keep |= 1u << h;
-  return static_cast<std::uint8_t>(keep);
-}
-
-/// One block without vectors.
-HWY_NOINLINE inline std::uint8_t block_bits(const DropoutMask& mask, std::uint64_t seed, std::uint64_t block) {
-  const Words4 high = dropout_words(seed, block, 0, mask.stream);
-  unsigned keep = 0, equal = 0;
-  for (unsigned h = 0; h < 8; ++h) {
-    keep |= (half_word(high, h) > mask.threshold >> 16 ? 1u : 0u) << h;
-    equal |= (half_word(high, h) == mask.threshold >> 16 ? 1u : 0u) << h;
-  }
-  return settle(mask, seed, block, keep, equal);
-}
-
 /// Keep bits of `n` elements from `index` on: bit (index & 7) + e of `bits` is element e. Writes whole vectors: up to
 /// 16 bytes more than (n + 7) / 8.
-HWY_INLINE void packed_bits(const DropoutMask& mask, std::uint64_t seed, const RoundKeys& keys, std::uint64_t index,
-                            std::size_t n, std::uint8_t* bits, Ahead ahead) {
+HWY_NOINLINE inline void packed_bits(const DropoutMask& mask, std::uint64_t seed, const cpu::KeySchedule& schedule,
+                                     std::uint64_t index, std::size_t n, std::uint8_t* bits, cpu::Ahead ahead) {
+  const RoundKeys keys = round_keys(schedule);
   const hn::ScalableTag<std::uint16_t> d16;
   const auto t = hn::Set(d16, static_cast<std::uint16_t>(mask.threshold >> 16));
   std::uint64_t block = index >> 3;
@@ -109,14 +84,14 @@ HWY_INLINE void packed_bits(const DropoutMask& mask, std::uint64_t seed, const R
   while (at < blocks) {
     const std::uint64_t until_wrap = (std::uint64_t{1} << 32) - (block & 0xFFFFFFFFu);
     if (until_wrap < kCalls) {  // once in 2^35 elements
-      bits[at++] = block_bits(mask, seed, block++);
+      bits[at++] = cpu::block_bits(mask, seed, block++);
       continue;
     }
     const std::size_t groups =
         HWY_MIN((blocks - at + kCalls - 1) / kCalls, static_cast<std::size_t>(until_wrap / kCalls));
     HighHalves halves(keys, philox_key(seed), block, mask.stream);
     for (std::size_t g = 0; g < groups; ++g, at += kCalls, block += kCalls) {
-      if (at * 8 % 64 == 0) ahead.fetch(at * 8);
+      if (at * 8 % 64 == 0) fetch(ahead, at * 8);
       V64 first, second;
       halves.next(first, second);
       const auto h0 = hn::BitCast(d16, first), h1 = hn::BitCast(d16, second);
@@ -128,15 +103,16 @@ HWY_INLINE void packed_bits(const DropoutMask& mask, std::uint64_t seed, const R
         hn::StoreMaskBits(d16, equal0, equal);
         hn::StoreMaskBits(d16, equal1, equal + kCalls / 2);
         for (std::size_t b = 0; b < kCalls; ++b)
-          if (equal[b] != 0) bits[at + b] = settle(mask, seed, block + b, bits[at + b], equal[b]);
+          if (equal[b] != 0) bits[at + b] = cpu::settle(mask, seed, block + b, bits[at + b], equal[b]);
       }
     }
   }
 }
 
 /// The same for the Triton layout, one Philox call an element: bit e of `bits` is element e.
-HWY_INLINE void triton_bits(const DropoutMask& mask, const RoundKeys& keys, std::uint64_t index, std::size_t n,
-                            std::uint8_t* bits, Ahead ahead) {
+HWY_NOINLINE inline void triton_bits(const DropoutMask& mask, const cpu::KeySchedule& schedule, std::uint64_t index,
+                                     std::size_t n, std::uint8_t* bits, cpu::Ahead ahead) {
+  const RoundKeys keys = round_keys(schedule);
   const D64 d;
   const hn::Repartition<std::int32_t, D64> di;
   const auto below = hn::Set(di, static_cast<std::int32_t>(mask.threshold - 1));
@@ -148,7 +124,7 @@ HWY_INLINE void triton_bits(const DropoutMask& mask, const RoundKeys& keys, std:
     return hn::BitCast(di, c.c0);
   };
   for (std::size_t e = 0; e < n; e += 64) {
-    ahead.fetch(e);
+    fetch(ahead, e);
     std::uint64_t word = 0;
     for (std::size_t k = 0; k < 64; k += 2 * kCalls) {
       const auto x = hn::ConcatEven(di, word0(index + e + k + kCalls), word0(index + e + k));
@@ -163,10 +139,9 @@ HWY_INLINE void triton_bits(const DropoutMask& mask, const RoundKeys& keys, std:
   }
 }
 
-/// Keep bits of `n` elements from `index` on; returns the number of the bit that is element 0. `bits` has room for
-/// n / 8 + 32 bytes.
-HWY_INLINE std::size_t keep_bits(const DropoutMask& mask, std::uint64_t seed, const RoundKeys& keys,
-                                 std::uint64_t index, std::size_t n, std::uint8_t* bits, Ahead ahead = {}) {
+/// As cpu::BitKernels::keep_bits.
+inline std::size_t keep_bits(const DropoutMask& mask, std::uint64_t seed, const cpu::KeySchedule& schedule,
+                             std::uint64_t index, std::size_t n, std::uint8_t* bits, cpu::Ahead ahead) {
   const bool triton = mask.layout == Layout::kTriton;
   const bool none = mask.threshold == 0, all = mask.threshold >> (triton ? 31 : 32) != 0;
   if (none || all) {
@@ -174,10 +149,10 @@ HWY_INLINE std::size_t keep_bits(const DropoutMask& mask, std::uint64_t seed, co
     return 0;
   }
   if (triton) {
-    triton_bits(mask, keys, index, n, bits, ahead);
+    triton_bits(mask, schedule, index, n, bits, ahead);
     return 0;
   }
-  packed_bits(mask, seed, keys, index, n, bits, ahead);
+  packed_bits(mask, seed, schedule, index, n, bits, ahead);
   return static_cast<std::size_t>(index & 7);
 }
 
