@@ -521,7 +521,7 @@ class Mask(CommandLine):
 class Program(CommandLine):
     def test_help_teaches(self):
         text = self.ok("--help")
-        for command in ("dropout", "mask"):
+        for command in ("dropout", "mask"):  # the help of every command that writes files has examples
             self.assertIn(command, text)
             help_text = self.ok(command, "--help")
             self.assertIn("Examples:", help_text)
@@ -534,6 +534,80 @@ class Program(CommandLine):
 
     def test_version(self):
         self.assertRegex(self.ok("--version"), r"^maskless \d+\.\d+\.\d+\n$")
+
+    def test_info(self):
+        info = json.loads(self.ok("info", "--json"))
+        self.assertEqual(info["specification"], 1)
+        self.assertIn("scalar", info["cpu"]["instruction_sets"])
+        text = self.ok("info")
+        for part in (info["version"], info["cpu"]["name"], *info["cpu"]["instruction_sets"]):
+            self.assertIn(part, text)
+
+    def test_selftest(self):
+        result = json.loads(self.ok("selftest", "--json"))
+        self.assertTrue(result["passed"])
+        self.assertTrue(all(check["passed"] and check["compared"] > 0 for check in result["checks"]))
+        info = json.loads(self.ok("info", "--json"))
+        places = {check["where"] for check in result["checks"]}
+        for isa in info["cpu"]["instruction_sets"]:
+            self.assertIn(f"cpu {isa}", places)
+        for device in info["cuda"]["devices"]:
+            self.assertIn(f"cuda:{device['index']}", places)
+        self.assertIn("every value is as the specification says", self.ok("selftest"))
+
+
+class Cuda(CommandLine):
+    """Each command on each device writes the file that the CPU writes."""
+
+    def devices(self):
+        devices = [f"cuda:{d['index']}" for d in json.loads(self.ok("info", "--json"))["cuda"]["devices"]]
+        if not devices:
+            np.save(self.path("x.npy"), np.ones(4, "f4"))
+            message = self.refused("dropout", "x.npy", "y.npy", "-p", 0.5, "--seed", 1, "--device", "cuda", says="cuda")
+            self.assertRegex(message, "no CUDA device was found|built without CUDA")
+            self.ok("dropout", "x.npy", "y.npy", "-p", 0.5, "--seed", 1, "--device", "auto")
+            self.skipTest("no CUDA device")
+        return ["cuda", *devices]
+
+    def assert_same_file(self, *args, devices):
+        self.ok(args[0], *[a if a != "OUT" else "cpu.npy" for a in args[1:]], "--device", "cpu")
+        for device in devices:
+            self.ok(args[0], *[a if a != "OUT" else "cuda.npy" for a in args[1:]], "--device", device)
+            self.assertEqual((self.dir / "cuda.npy").read_bytes(), (self.dir / "cpu.npy").read_bytes(), args)
+
+    def test_dropout(self):
+        devices = self.devices()
+        seeds = self.rng.integers(0, 2**64, 300, dtype=np.uint64, endpoint=False)
+        np.save(self.path("s.npy"), seeds)
+        for kind in ("f2", "f4", "f8", ">f4"):
+            for order in "CF":
+                x = np.asarray(self.rng.normal(size=(300, 1007)).astype(kind), order=order)
+                np.save(self.path("x.npy"), x)
+                for args in (
+                    ("--seed", 5, "--stream", 3, "--first-index", 2**35 - 9),
+                    ("--seed", 5, "--layout", "triton"),
+                    ("--seed", 5, "--no-scale"),
+                    ("--row-seeds", "s.npy"),
+                ):
+                    self.assert_same_file("dropout", "x.npy", "OUT", "-p", 0.1, *args, devices=devices)
+        np.save(self.path("x.npy"), self.rng.integers(0, 2**16, 4099, dtype=np.uint16))
+        self.assert_same_file("dropout", "x.npy", "OUT", "-p", 0.1, "--seed", 1, "--dtype", "bfloat16", devices=devices)
+
+    def test_arrays_larger_than_a_piece(self):
+        devices = self.devices()
+        np.save(self.path("x.npy"), self.rng.random((64 << 20) // 4 + 1001, np.float32))
+        self.assert_same_file("dropout", "x.npy", "OUT", "-p", 0.5, "--seed", 1, devices=devices)
+
+    def test_mask(self):
+        devices = self.devices()
+        np.save(self.path("s.npy"), np.arange(1000, dtype=np.uint64))
+        for args in (
+            ("--seed", 1),
+            ("--seed", 1, "--packed"),
+            ("--row-seeds", "s.npy"),
+            ("--row-seeds", "s.npy", "--packed"),
+        ):
+            self.assert_same_file("mask", "OUT", "--shape", "1000,23", "-p", 0.1, *args, devices=devices)
 
 
 class LargeFiles(CommandLine):
