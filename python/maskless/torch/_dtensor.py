@@ -23,6 +23,11 @@ def is_dtensor(x: Tensor) -> bool:
     return module is not None and isinstance(x, module.DTensor)
 
 
+def local(x: Tensor) -> Tensor:
+    """This process's part of a DTensor; a plain tensor as it is."""
+    return x.to_local() if is_dtensor(x) else x  # type: ignore[attr-defined, no-any-return]
+
+
 def need_seed(op: str, seed: int | Tensor | None) -> int | Tensor:
     if seed is None:
         raise ValueError(f"{op}: seed must be given for a DTensor, one that all processes share, got None")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
+import torch._functorch.config
+import torch.fx.traceback
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointPolicy
 
 # One seed a call: call_seed = seed + step * GOLDEN mod 2^64. The odd multiplier keeps the calls of one seed apart for
 # 2^64 steps, and those of small neighbouring seeds for more steps than any run has.
@@ -40,8 +46,56 @@ def new_state(op: str, seed: int, device: torch.device | str | None = None) -> T
     return torch.tensor([signed(op, seed), 0], dtype=torch.int64, device=device)
 
 
+@contextlib.contextmanager
+def _recomputation(policy: CheckpointPolicy) -> Iterator[None]:
+    """What a compiled graph does with the values made within: keep them for backward, or make them again."""
+    meta = torch.fx.traceback.get_current_meta()
+    before = meta.get("recompute")
+    meta["recompute"] = policy
+    try:
+        yield
+    finally:
+        if before is None:
+            del meta["recompute"]
+        else:
+            meta["recompute"] = before
+
+
+def _keeps_nothing() -> bool:
+    return torch._functorch.config.activation_memory_budget == 0
+
+
+def _advance(state: Tensor) -> Tensor:
+    """The operation `advance`. The seed must be kept: backward could only read a state that has moved on."""
+    if _keeps_nothing():
+        raise RuntimeError(
+            "maskless: with activation_memory_budget = 0 torch.compile keeps nothing for backward, not even the seed "
+            "of a module of (seed, step) state; use a budget above 0, or maskless.torch.dropout with a seed"
+        )
+    with _recomputation(CheckpointPolicy.MUST_SAVE), torch.no_grad():
+        seed = torch.add(state[0], state[1], alpha=_GOLDEN_SIGNED)
+        state[1].add_(1)
+    return seed
+
+
+def _draw(x: Tensor) -> Tensor:
+    """The operation `draw`: kept too, or, where nothing may be, made again from the generator's state, which is."""
+    policy = CheckpointPolicy.MUST_RECOMPUTE if _keeps_nothing() else CheckpointPolicy.MUST_SAVE
+    with _recomputation(policy):
+        return torch.randint(-_HALF, _HALF - 1, (), dtype=torch.int64, device=x.device)
+
+
+_library = torch.library.Library("maskless", "FRAGMENT")
+_library.define("advance(Tensor(a!) state) -> Tensor")
+_library.define("draw(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.impl("advance", _advance, "CompositeImplicitAutograd")
+_library.impl("draw", _draw, "CompositeImplicitAutograd")
+
+
 def advance(state: Tensor) -> Tensor:
     """The call's seed from (seed, step), as a tensor of its own, and one step on. No synchronisation."""
+    if torch.compiler.is_compiling():
+        return torch.ops.maskless.advance.default(state)  # type: ignore[no-any-return]
     with torch.no_grad():
         seed = torch.add(state[0], state[1], alpha=_GOLDEN_SIGNED)
         state[1].add_(1)
@@ -61,12 +115,13 @@ def draw(x: Tensor) -> int | Tensor:
     Outside of torch.compile and of graph capture the number is taken from the generator's own (seed, offset) on the
     host, so that nothing is launched on a GPU.
     """
-    if not torch.compiler.is_compiling():
-        if x.is_cuda and not torch.cuda.is_current_stream_capturing():
-            generator = torch.cuda.default_generators[x.get_device()]
-            offset = generator.get_offset()
-            generator.set_offset(offset + 4)
-            return _mix((generator.initial_seed() + (offset + 4) * GOLDEN) % _LIMIT)
-        if x.device.type == "cpu" and type(x) is Tensor:
-            return int(torch.empty((), dtype=torch.int64).random_().item())  # 63 bits
+    if torch.compiler.is_compiling():
+        return torch.ops.maskless.draw.default(x)  # type: ignore[no-any-return]
+    if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+        generator = torch.cuda.default_generators[x.get_device()]
+        offset = generator.get_offset()
+        generator.set_offset(offset + 4)
+        return _mix((generator.initial_seed() + (offset + 4) * GOLDEN) % _LIMIT)
+    if x.device.type == "cpu" and type(x) is Tensor:
+        return int(torch.empty((), dtype=torch.int64).random_().item())  # 63 bits
     return torch.randint(-_HALF, _HALF - 1, (), dtype=torch.int64, device=x.device)
