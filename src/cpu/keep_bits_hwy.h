@@ -52,10 +52,10 @@ class HighHalves {
     const V64 c2 = hn::Xor(hn::ShiftRight<32>(product_), after1_);  // round 1
     const V64 b2 = mul_low(m1, c2);                                 // round 2
     Counters c;
-    c.c0 = hn::Xor(hn::ShiftRight<32>(b2), keys_.k0[1]);
+    c.c0 = hn::Xor(hn::ShiftRight<32>(b2), keys_.k0(1));
     c.c2 = hn::Xor(product_, after2_);
     const V64 a3 = mul_low(m0, c.c0), b3 = mul_low(m1, c.c2);  // round 3
-    c.c0 = xor3(hn::ShiftRight<32>(b3), b2, keys_.k0[2]);
+    c.c0 = xor3(hn::ShiftRight<32>(b3), b2, keys_.k0(2));
     c.c1 = b3;
     c.c2 = hn::Xor(hn::ShiftRight<32>(a3), after3_);
     c.c3 = a3;
@@ -76,7 +76,7 @@ class HighHalves {
 /// 16 bytes more than (n + 7) / 8.
 HWY_NOINLINE inline void packed_bits(const DropoutMask& mask, std::uint64_t seed, const cpu::KeySchedule& schedule,
                                      std::uint64_t index, std::size_t n, std::uint8_t* bits, cpu::Ahead ahead) {
-  const RoundKeys keys = round_keys(schedule);
+  const RoundKeys keys = {schedule};
   const hn::ScalableTag<std::uint16_t> d16;
   const auto t = hn::Set(d16, static_cast<std::uint16_t>(mask.threshold >> 16));
   std::uint64_t block = index >> 3;
@@ -112,7 +112,7 @@ HWY_NOINLINE inline void packed_bits(const DropoutMask& mask, std::uint64_t seed
 /// The same for the Triton layout, one Philox call an element: bit e of `bits` is element e.
 HWY_NOINLINE inline void triton_bits(const DropoutMask& mask, const cpu::KeySchedule& schedule, std::uint64_t index,
                                      std::size_t n, std::uint8_t* bits, cpu::Ahead ahead) {
-  const RoundKeys keys = round_keys(schedule);
+  const RoundKeys keys = {schedule};
   const D64 d;
   const hn::Repartition<std::int32_t, D64> di;
   const auto below = hn::Set(di, static_cast<std::int32_t>(mask.threshold - 1));

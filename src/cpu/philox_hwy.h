@@ -43,24 +43,15 @@ HWY_INLINE V64 block_lanes() {
   return hn::Load(d, lanes);
 }
 
-/// The keys of ten rounds, one in every lane.
+/// The keys of ten rounds. They are broadcast where they are used, and kept in registers as far as these reach.
 struct RoundKeys {
-  V64 k0[10], k1[10];
+  cpu::KeySchedule schedule;
+
+  HWY_INLINE V64 k0(int round) const { return hn::Set(D64(), schedule.k0[round]); }
+  HWY_INLINE V64 k1(int round) const { return hn::Set(D64(), schedule.k1[round]); }
 };
 
-HWY_INLINE RoundKeys round_keys(const cpu::KeySchedule& schedule) {
-  const D64 d;
-  RoundKeys keys;
-  for (int r = 0; r < 10; ++r) {
-    keys.k0[r] = hn::Set(d, schedule.k0[r]);
-    keys.k1[r] = hn::Set(d, schedule.k1[r]);
-  }
-  return keys;
-}
-
-HWY_INLINE RoundKeys round_keys(Words2 key) {
-  return round_keys(cpu::KeySchedule(std::uint64_t{key.w[1]} << 32 | key.w[0]));
-}
+HWY_INLINE RoundKeys round_keys(Words2 key) { return {cpu::KeySchedule(std::uint64_t{key.w[1]} << 32 | key.w[0])}; }
 
 HWY_INLINE V64 xor3(V64 a, V64 b, V64 c) { return hn::Xor(a, hn::Xor(b, c)); }
 
@@ -85,9 +76,9 @@ HWY_INLINE void philox_rounds(Counters& c, const RoundKeys& keys) {
 #endif
   for (int r = First; r < Last; ++r) {
     const V64 a = mul_low(m0, c.c0), b = mul_low(m1, c.c2);
-    c.c0 = xor3(hn::ShiftRight<32>(b), c.c1, keys.k0[r]);
+    c.c0 = xor3(hn::ShiftRight<32>(b), c.c1, keys.k0(r));
     c.c1 = b;
-    c.c2 = xor3(hn::ShiftRight<32>(a), c.c3, keys.k1[r]);
+    c.c2 = xor3(hn::ShiftRight<32>(a), c.c3, keys.k1(r));
     c.c3 = a;
   }
 }
@@ -104,8 +95,8 @@ HWY_INLINE void philox_last_round(const Counters& c, const RoundKeys& keys, V64&
   const D64 d;
   const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1), low = hn::Set(d, 0xFFFFFFFFu);
   const V64 a = mul_low(m0, c.c0), b = mul_low(m1, c.c2);
-  w01 = xor3(swap_words(b), hn::And(c.c1, low), keys.k0[9]);
-  w23 = xor3(swap_words(a), hn::And(c.c3, low), keys.k1[9]);
+  w01 = xor3(swap_words(b), hn::And(c.c1, low), keys.k0(9));
+  w23 = xor3(swap_words(a), hn::And(c.c3, low), keys.k1(9));
 }
 
 /// All ten rounds. Interleave several calls for throughput where the registers allow it.

@@ -16,7 +16,7 @@ namespace {
 // Elements whose bits are made at a time: few enough that a core works on the bits of one chunk while it waits for the
 // memory of another.
 constexpr std::int64_t kChunk = 512;
-constexpr std::size_t kFetchAhead = 2048;                      // bytes
+constexpr std::size_t kFetchAhead = 1024;                      // bytes
 constexpr std::int64_t kGrain = 16384;                         // elements that are worth another thread
 constexpr std::int64_t kBypassBytes = std::int64_t{16} << 20;  // outputs that would not stay in a core's caches
 constexpr std::int64_t kLineBytes = 64;
