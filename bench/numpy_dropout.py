@@ -4,11 +4,15 @@ Times, interleaved in one run: maskless.dropout (into a given output, and into a
 plain copy, and torch.nn.functional.dropout where torch is installed; with one thread and with all. Prints a table and
 writes JSON. The result is checked against its mask before anything is timed.
 
-    python bench/numpy_dropout.py [--size 26] [--p 0.1] [--rounds 9] [--json FILE]
+    python bench/numpy_dropout.py [--sizes 22 26] [--p 0.1] [--rounds 9] [--json FILE]
+
+NumPy's idiom, torch and "maskless" return new arrays; "copy" and "maskless, out=" write where memory is already mapped.
+Above 32 MiB, glibc gives new arrays back to the system each time, and touching fresh pages may cost more than the rest.
 """
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -53,6 +57,9 @@ def candidates(x, p, threads, pool):
     pieces = list(zip(np.array_split(raw_out, threads), np.array_split(raw_x, threads), strict=True))
 
     def copy():
+        if threads == 1:
+            np.copyto(raw_out, raw_x)
+            return
         list(pool.map(lambda piece: np.copyto(*piece), pieces))
 
     result = {
@@ -73,8 +80,6 @@ def measure(functions, rounds):
     times = {name: [] for name in functions}
     for turn in range(rounds + 1):  # the first turn warms up
         for name, function in functions.items():
-            if name == "numpy" and turn > max(3, rounds // 2):
-                continue
             begin = time.perf_counter()
             result = function()
             elapsed = time.perf_counter() - begin
@@ -86,14 +91,13 @@ def measure(functions, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=26, help="log2 of the number of elements (default 26)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[22, 26], help="log2 of the numbers of elements")
     parser.add_argument("--p", type=float, default=0.1, help="probability to drop (default 0.1)")
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds (default 9)")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
     arguments = parser.parse_args()
 
-    n, p = 1 << arguments.size, arguments.p
-    everyone = maskless.get_num_threads()
+    p, everyone = arguments.p, maskless.get_num_threads()
     dtypes = [np.dtype(np.float32)] + ([np.dtype(ml_dtypes.bfloat16)] if ml_dtypes else [])
     report = {
         "benchmark": "numpy_dropout",
@@ -102,14 +106,15 @@ def main():
         "maskless": maskless.__version__,
         "numpy": np.__version__,
         "torch": torch.__version__ if torch else None,
-        "elements": n,
         "p": p,
         "rounds": arguments.rounds,
         "results": [],
     }
-    print(f"{report['cpu']}, {n:,} elements, p = {p}, medians of {arguments.rounds} interleaved rounds")
-    print(f"{'dtype':9} {'threads':>7} {'what':15} {'ms':>9} {'Gelem/s':>8} {'copy / it':>9} {'it / maskless':>13}")
-    for dtype in dtypes:
+    print(f"{report['cpu']}, p = {p}, medians of {arguments.rounds} interleaved rounds")
+    columns = f"{'what':15} {'ms':>9} {'Gelem/s':>8} {'copy/it':>8} {'it/maskless':>11}"
+    print(f"{'dtype':9} {'elements':>11} {'threads':>7} {columns}")
+    for dtype, size in itertools.product(dtypes, arguments.sizes):
+        n = 1 << size
         x = np.random.default_rng(0).standard_normal(n, np.float32).astype(dtype)
         check(x[:100_003], p)
         for threads in dict.fromkeys((1, everyone)):
@@ -122,6 +127,7 @@ def main():
             for name, seconds in median.items():
                 row = {
                     "dtype": dtype.name,
+                    "elements": n,
                     "threads": threads,
                     "what": name,
                     "median_s": seconds,
@@ -129,11 +135,12 @@ def main():
                     "elements_per_s": n / seconds,
                     "copy_over_it": median["copy"] / seconds,
                     "it_over_maskless": seconds / median["maskless"],
+                    "it_over_maskless_out": seconds / median["maskless, out="],
                 }
                 report["results"].append(row)
                 print(
-                    f"{dtype.name:9} {threads:7} {name:15} {seconds * 1e3:9.2f} {n / seconds / 1e9:8.3f}"
-                    f" {row['copy_over_it']:9.2f} {row['it_over_maskless']:13.2f}"
+                    f"{dtype.name:9} {n:11,} {threads:7} {name:15} {seconds * 1e3:9.3f} {n / seconds / 1e9:8.3f}"
+                    f" {row['copy_over_it']:8.2f} {row['it_over_maskless']:11.2f}"
                 )
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
