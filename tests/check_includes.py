@@ -33,6 +33,11 @@ def operation(path: str) -> str | None:
     return parts[1] if parts[0] == "src" and len(parts) > 2 and parts[1] not in ("common", "cpu", "cuda") else None
 
 
+def folder(include: str) -> str | None:
+    """The first folder of an include; None for a plain name such as <random>."""
+    return include.split("/")[0] if "/" in include else None
+
+
 def violations(path: str, include: str, operations: set[str]) -> list[str]:
     """Why `path` (relative to the root) must not include `include`."""
     found = []
@@ -58,11 +63,11 @@ def violations(path: str, include: str, operations: set[str]) -> list[str]:
             never(CUDA, "CUDA")
         if not cuda_side and not (path.startswith("src/cpu/") or "_cpu" in path or test_or_bench):
             never(HIGHWAY, "Highway")
-        own, other = operation(path), include.split("/")[0]
+        own, other = operation(path), folder(include)
         if not test_or_bench and other in operations and other != own:
             found.append(f"must not see another operation's folder ({other})")
     elif path.startswith(("cli/", "python/", "examples/")):
-        if re.match(r"(common|cpu|cuda)/", include) or include.split("/")[0] in operations:
+        if re.match(r"(common|cpu|cuda)/", include) or folder(include) in operations:
             found.append("sees include/maskless alone, never src")
         never(HIGHWAY, "Highway")
     return found
