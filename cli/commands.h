@@ -10,6 +10,11 @@ void add_dropout(CLI::App& app);
 void add_mask(CLI::App& app);
 void add_info(CLI::App& app);
 void add_selftest(CLI::App& app);
+void add_demo(CLI::App& app);
+
+/// `maskless bench`, and what is under it: each operation adds its own, listed in bench.cc.
+void add_bench(CLI::App& app);
+void add_bench_dropout(CLI::App& bench);
 
 }  // namespace maskless::cli
 

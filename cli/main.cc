@@ -20,10 +20,7 @@ using namespace maskless;
 using namespace maskless::cli;
 
 constexpr void (*kCommands[])(CLI::App&) = {
-    add_dropout,
-    add_mask,
-    add_selftest,
-    add_info,
+    add_dropout, add_mask, add_demo, add_selftest, add_bench, add_info,
 };
 
 /// CLI11's help, with descriptions wrapped to a terminal and without what the text around it says already.

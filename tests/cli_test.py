@@ -555,6 +555,30 @@ class Program(CommandLine):
             self.assertIn(f"cuda:{device['index']}", places)
         self.assertIn("every value is as the specification says", self.ok("selftest"))
 
+    def test_demo(self):
+        text = self.ok("demo")
+        self.assertEqual(text.count("output (seed = 123)"), 2)
+        self.assertIn("backward differs at 0 of them", text)
+        self.assertIn("the same mask", text)
+        self.assertNotIn("ANOTHER MASK", text)
+        self.assertNotIn("FAILED", text)
+
+    def test_bench(self):
+        args = ("bench", "dropout", "--sizes", "0.01,0.1", "--dtypes", "bfloat16,float64", "--seconds", 0)
+        result = json.loads(self.ok(*args, "--threads", "1,2", "--isas", "scalar", "--json"))
+        self.assertEqual(len(result["rows"]), 8 if result["rows"][0]["device"] == "cpu" else 4)
+        for row in result["rows"]:
+            self.assertGreater(row["dropout_seconds"], 0)
+            self.assertAlmostEqual(row["of_copy"], row["copy_seconds"] / row["dropout_seconds"])
+        self.assertIn("G elem/s", self.ok(*args, "--device", "cpu"))
+        for option, value in (
+            ("--isas", "mmx"), ("--dtypes", "int8"), ("--sizes", "0"), ("--sizes", "nan"), ("--sizes", "a"),
+            ("--threads", "0"), ("--seconds", "-1"), ("-p", "nan"), ("--device", "abacus"),
+        ):  # fmt: skip
+            self.refused("bench", "dropout", option, value, says=option.strip("-"), command="bench dropout")
+        self.refused("bench", says="subcommand is required")
+        self.refused("bench", "taxes", says="")
+
 
 class Cuda(CommandLine):
     """Each command on each device writes the file that the CPU writes."""
