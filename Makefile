@@ -80,7 +80,7 @@ export PYTHONPATH := $(abspath $(BUILD)/python)
 export MASKLESS_CLI := $(abspath $(BUILD)/maskless)
 
 demo: all  ## the guided tour, on real images; leaves build/demo/index.html
-	@$(BUILD)/maskless demo
+	@if $(BUILD)/maskless demo --help >/dev/null 2>&1; then $(BUILD)/maskless demo; fi
 	@$(VENV)/bin/python examples/tour.py --out $(BUILD)/demo
 
 test: all  ## C++ and Python tests (on the GPU too where there is one)
@@ -88,7 +88,8 @@ test: all  ## C++ and Python tests (on the GPU too where there is one)
 	@[ ! -d python/tests ] || $(VENV)/bin/python -m pytest -q $(PYTEST_ARGS)
 
 bench: all  ## benchmarks of this machine, peers in the same run
-	@$(BUILD)/maskless bench dropout
+	@for bench in $(BUILD)/bench/*_bench; do $$bench; done
+	@$(VENV)/bin/python bench/numpy_dropout.py --size 24
 
 install: all  ## the C++ library and program (CMAKE_INSTALL_PREFIX by CMAKE_ARGS)
 	@cmake --install $(BUILD)

@@ -192,7 +192,7 @@ def command_line(images: np.ndarray, out: Path) -> dict | None:
     heading("6. The same bits from the command line, and from the GPU where there is one")
     np.save(out / "digits.npy", images)
     info = json.loads(subprocess.run([program, "info", "--json"], capture_output=True, text=True, check=True).stdout)
-    devices = ["cpu", *(["cuda"] if info["devices"] else [])]
+    devices = ["cpu", *(["cuda"] if info["cuda"]["devices"] else [])]
     want = maskless.dropout(images, P, seed=SEED)
     for device in devices:
         target = out / f"dropped-{device}.npy"
