@@ -146,6 +146,14 @@ void no_partial_overlap(const char* op, const char* in_name, const ConstTensorVi
     fail_value(op, out_name, std::string("must be ") + in_name + " itself or not overlap it", "memory that overlaps");
 }
 
+void no_overlap(const char* op, const char* in_name, const ConstTensorView& in, const char* out_name,
+                const ConstTensorView& out) {
+  const auto [in_first, in_last] = extent(in);
+  const auto [out_first, out_last] = extent(out);
+  if (in_first == in_last || out_first == out_last || in_last <= out_first || out_last <= in_first) return;
+  fail_value(op, out_name, std::string("must not overlap ") + in_name, "memory that overlaps");
+}
+
 void shard(const char* op, const ConstTensorView& view, const Shard& shard) {
   if (shard.rank == 0) return;
   if (shard.rank != view.rank)

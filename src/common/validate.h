@@ -40,6 +40,9 @@ void writable(const char* op, const char* argument, const ConstTensorView& out);
 /// `out` is `in` itself (same pointer and strides), or their memory does not overlap.
 void no_partial_overlap(const char* op, const char* in_name, const ConstTensorView& in, const char* out_name,
                         const ConstTensorView& out);
+/// The memory of `out` and `in` is apart.
+void no_overlap(const char* op, const char* in_name, const ConstTensorView& in, const char* out_name,
+                const ConstTensorView& out);
 /// The shard has the view's rank and contains it.
 void shard(const char* op, const ConstTensorView& view, const Shard& shard);
 
