@@ -1,0 +1,162 @@
+// out[a, k] = scale * sum_b s(a, b) v[b, k] D, see GradientArgs.
+//
+// A warp holds 16 a x 128 inputs in registers: lane / 8 + 4 i counts a, lane % 8 takes 16 neighbouring inputs. For 16 b
+// at a time it draws the words of its own 256 (a, b) pairs into shared memory that no other warp touches.
+#ifndef MASKLESS_SRC_DROPCONNECT_DROPCONNECT_BACKWARD_CUH_
+#define MASKLESS_SRC_DROPCONNECT_DROPCONNECT_BACKWARD_CUH_
+
+#include "dropconnect/dropconnect_tile.cuh"
+#include "dropconnect/dropconnect_words.cuh"
+
+namespace maskless::cuda {
+
+inline constexpr int kWarpA = 16;   // a of one warp
+inline constexpr int kChunkB = 16;  // b in shared memory at a time
+inline constexpr int kGroup = 4;
+
+template <typename S, int kWarps>
+struct BackwardShared {
+  S v[2][kChunkB][kBlockInputs];     // four inputs u stand at (u & 3) * 8 + u / 4, so that eight lanes read 128 bytes
+  S s[2][kChunkB][kWarpA * kWarps + 4];  // a of a warp stands at (a & 3) * 4 + a / 4
+  uint4 words[kWarps][kChunkB][kWarpA];
+  uint4 table[kMaxPlanes];
+};
+
+/// Of the chunks of b, block row y takes per_split; if `partial` is not null, its sums go to partial[y][a][k].
+template <typename T, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, (sizeof(T) == 8 ? 8 : 16) / kWarps)
+    gradient_kernel(GradientArgs args, bool wide_v, void* partial, std::int64_t per_split) {
+  using S = SumOf<T>;
+  constexpr int kThreads = 32 * kWarps, kA = kWarpA * kWarps;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<BackwardShared<S, kWarps>*>(raw);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  const int shift = static_cast<int>(args.mask.first_input % kBlockInputs);
+  const std::int64_t blocks = (shift + args.inputs + kBlockInputs - 1) / kBlockInputs;
+  const std::int64_t block = blockIdx.x % blocks, a0 = blockIdx.x / blocks * kA;
+  const std::int64_t k0 = block * kBlockInputs - shift;  // local index of the block's first input
+  const Key key = load_key(args.mask);
+
+  const std::int64_t chunks_b = (args.size_b + kChunkB - 1) / kChunkB;  // of one pass
+  const std::int64_t first_chunk = static_cast<std::int64_t>(blockIdx.y) * per_split;
+  const std::int64_t last_chunk = min(first_chunk + per_split, chunks_b * args.passes);
+
+  Decider d = make_decider(args.mask, key);
+  d.table = shared.table;
+  d.begin = static_cast<int>(max(-k0, std::int64_t{0}));
+  d.end = static_cast<int>(min(args.inputs - k0, std::int64_t{kBlockInputs}));
+  fill_table(shared.table, static_cast<std::uint32_t>(args.mask.first_input / kBlockInputs + block), args.mask, key,
+             thread);
+
+  // Where this thread loads from: of v one four of inputs in every kWarps-th row; of s a line along whichever of a and b
+  // lies closer in memory.
+  const int my_u = lane;
+  const std::int64_t my_k = k0 + 4 * my_u;
+  const int first_k = static_cast<int>(min(max(-my_k, std::int64_t{0}), std::int64_t{4}));
+  const int last_k = static_cast<int>(min(max(args.inputs - my_k, std::int64_t{0}), std::int64_t{4}));
+  const bool b_fast = args.s_b < args.s_a;
+  const int my_a = b_fast ? thread / kChunkB : thread % kA, my_b = b_fast ? thread % kChunkB : thread / kA;
+  const int step_a = b_fast ? kThreads / kChunkB : 0, step_b = b_fast ? 0 : kThreads / kA;
+  const int limit_a = static_cast<int>(min(args.size_a - a0, std::int64_t{kA}));
+  const auto load = [&](std::int64_t pass, std::int64_t b0, int buffer) {
+    const int limit_b = static_cast<int>(min(args.size_b - b0, std::int64_t{kChunkB}));
+    const bool inside = wide_v && k0 >= 0 && k0 + kBlockInputs <= args.inputs && limit_b == kChunkB;
+    const T* v = static_cast<const T*>(args.v.data) + pass * args.v_pass + b0 * args.v.row + my_k * args.v.col;
+#pragma unroll
+    for (int i = 0; i < kChunkB / kWarps; ++i) {
+      const int r = warp + i * kWarps;
+      S* to = &shared.v[buffer][r][4 * ((my_u & 3) * 8 + my_u / 4)];
+      const int last = r < limit_b ? last_k : 0;
+      if (inside) {
+        load_four_inside<T>(to, v + r * args.v.row);
+      } else if (wide_v) {
+        load_four_wide<T>(to, first_k == 0 && last > 0 ? v + r * args.v.row : static_cast<const T*>(args.v.data),
+                          first_k == 0 ? last : 0);
+      } else {
+        load_four<T>(to, v + r * args.v.row, args.v.col, first_k, last);
+      }
+    }
+    const T* s = static_cast<const T*>(args.s) + pass * args.s_pass + (a0 + my_a) * args.s_a + (b0 + my_b) * args.s_b;
+    const std::int64_t step = step_a * args.s_a + step_b * args.s_b;
+#pragma unroll
+    for (int i = 0; i < kChunkB * kA / kThreads; ++i) {
+      const int a = my_a + i * step_a, b = my_b + i * step_b;
+      shared.s[buffer][b][(a & ~15) + (a & 3) * 4 + (a & 15) / 4] = a < limit_a && b < limit_b ? load_sum(s) : S{0};
+      s += step;
+    }
+  };
+
+  const int group = lane >> 3, segment = lane & 7;
+  S acc[4][4][4] = {};  // a, nibble, input
+  std::int64_t pass = first_chunk / chunks_b, b0 = (first_chunk - pass * chunks_b) * kChunkB;
+  if (first_chunk < last_chunk) load(pass, b0, 0);
+#pragma unroll 1
+  for (std::int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    const int buffer = static_cast<int>(chunk - first_chunk) & 1;
+    std::int64_t next_pass = pass, next_b0 = b0 + kChunkB;
+    if (next_b0 >= args.size_b) {
+      next_b0 = 0;
+      ++next_pass;
+    }
+    copies_arrived();
+    __syncthreads();
+    if (chunk + 1 < last_chunk) load(next_pass, next_b0, buffer ^ 1);
+    {
+      const int a = lane & 15, b = lane >> 4;
+      const std::int64_t at_a = a0 + warp * kWarpA + a, at_b = b0 + b;
+      const int items = at_a >= args.size_a ? 0 : static_cast<int>(min((args.size_b - at_b + 1) / 2, std::int64_t{8}) + kGroup - 1) / kGroup * kGroup;
+      const std::uint32_t step_m = args.a_is_row ? 0 : 2 * args.mask.row_stride, step_n = args.a_is_row ? 2 : 0;
+      const std::uint32_t m = args.mask.sample(pass, args.a_is_row ? at_a : at_b);
+      const std::uint32_t n = args.mask.first_output + static_cast<std::uint32_t>(args.a_is_row ? at_b : at_a);
+      __syncwarp();
+      keep_words<kGroup, kChunkB / 2 - 1>(
+          d, max(items, 0), [&](int item) { return pair_part(m + item * step_m, n + item * step_n, key); },
+          [&](int item, uint4 keep) { shared.words[warp][2 * item + b][a] = keep; });
+      __syncwarp();
+    }
+#pragma unroll 1
+    for (int b = 0; b < kChunkB; ++b) {
+      Four<S> vs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        vs[i] = *reinterpret_cast<const Four<S>*>(&shared.v[buffer][b][4 * (i * 8 + segment)]);
+      const Four<S> ss = *reinterpret_cast<const Four<S>*>(&shared.s[buffer][b][warp * kWarpA + group * 4]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t word =
+            reinterpret_cast<const unsigned short*>(&shared.words[warp][b][i * 4 + group])[segment];
+        const S sa[4] = {ss.v[i], ss.v[i], ss.v[i], ss.v[i]};
+        masked_fma4<0>(acc[i][0], sa, vs[0].v, word);
+        masked_fma4<8>(acc[i][2], sa, vs[2].v, word);
+        masked_fma4<4>(acc[i][1], sa, vs[1].v, word);
+        masked_fma4<12>(acc[i][3], sa, vs[3].v, word);
+      }
+    }
+    pass = next_pass;
+    b0 = next_b0;
+  }
+
+  T* out = static_cast<T*>(args.out.data);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::int64_t a = a0 + warp * kWarpA + i * 4 + group;
+    if (a >= args.size_a) continue;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const std::int64_t k = k0 + segment * 16 + c * 4 + e;
+        if (k < 0 || k >= args.inputs) continue;
+        if (partial != nullptr) {
+          static_cast<S*>(partial)[(blockIdx.y * args.size_a + a) * args.inputs + k] = acc[i][c][e];
+        } else {
+          store_sum(out + a * args.out.row + k * args.out.col, acc[i][c][e] * static_cast<S>(args.scale));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace maskless::cuda
+
+#endif  // MASKLESS_SRC_DROPCONNECT_DROPCONNECT_BACKWARD_CUH_

@@ -1,0 +1,186 @@
+// Keep words of DropConnect by vectors: one Philox call a 64-bit lane, lanes over neighbouring outputs n, for one
+// sample m and block of 128 inputs. What of a call does not depend on n (three of the first three rounds' six products)
+// is computed once, in scalars. Include inside a file that is compiled once per instruction set.
+#if defined(MASKLESS_DROPCONNECT_WORDS_HWY_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MASKLESS_DROPCONNECT_WORDS_HWY_H_
+#undef MASKLESS_DROPCONNECT_WORDS_HWY_H_
+#else
+#define MASKLESS_DROPCONNECT_WORDS_HWY_H_
+#endif
+
+#include <cstdint>
+
+#include "cpu/philox_hwy.h"
+#include "maskless/core/uniform.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace maskless {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+inline constexpr int kGroupCalls = 16;  // outputs drawn together
+inline constexpr int kVectors = kGroupCalls / static_cast<int>(kCalls);
+
+/// Keep bits of one m, 16 n and 128 inputs: input k is bit k & 63 of word[k >> 6][n].
+struct alignas(64) GroupBits {
+  std::uint64_t word[2][kGroupCalls];
+};
+
+struct WordsPlan {
+  RoundKeys keys;
+  std::uint32_t k0, k1, tag, first_output, first_block;
+  std::uint32_t threshold;
+  int planes;
+};
+
+inline WordsPlan make_plan(std::uint64_t seed, std::uint64_t threshold, std::uint32_t tag, std::uint32_t first_output,
+                           std::uint32_t first_block) {
+  const Words2 key = philox_key(seed);
+  return {round_keys(key),
+          key.w[0],
+          key.w[1],
+          tag,
+          first_output,
+          first_block,
+          static_cast<std::uint32_t>(threshold),
+          planes_needed(threshold)};
+}
+
+/// What (m, n) gives to the calls of a vector of outputs: the product of round two.
+struct PairVector {
+  V64 low, high;
+};
+struct Pairs {
+  std::uint32_t sample_low;
+  PairVector vector[kVectors];
+};
+
+HWY_INLINE Pairs make_pairs(const WordsPlan& plan, std::uint32_t m, std::uint32_t n) {
+  const D64 d;
+  const std::uint64_t b = std::uint64_t{kPhiloxM1} * m;
+  const V64 constant = hn::Set(d, static_cast<std::uint32_t>(b >> 32) ^ plan.k0), m0 = hn::Set(d, kPhiloxM0);
+  Pairs pairs;
+  pairs.sample_low = static_cast<std::uint32_t>(b);
+  for (int v = 0; v < kVectors; ++v) {
+    const V64 outputs = hn::Iota(d, plan.first_output + n + static_cast<std::uint64_t>(v) * kCalls);
+    pairs.vector[v].low = mul_low(m0, hn::Xor(outputs, constant));
+    pairs.vector[v].high = hn::ShiftRight<32>(pairs.vector[v].low);
+  }
+  return pairs;
+}
+
+/// What (plane, block, m) gives to a call, each in a whole lane: vectors load them as they are.
+struct PlanePart {
+  std::uint64_t x0, x2, x3, c3;
+};
+HWY_INLINE void make_part(const WordsPlan& plan, std::uint32_t sample_low, std::uint32_t block, int q,
+                          PlanePart& part) {
+  const std::uint64_t a1 =
+      std::uint64_t{kPhiloxM0} * (static_cast<std::uint32_t>(q) << 27 | (plan.first_block + block));
+  const std::uint64_t b2 = std::uint64_t{kPhiloxM1} * (static_cast<std::uint32_t>(a1 >> 32) ^ plan.tag ^ plan.k1);
+  const std::uint32_t c0 = static_cast<std::uint32_t>(b2 >> 32) ^ sample_low ^ (plan.k0 + kPhiloxW0);
+  const std::uint64_t a3 = std::uint64_t{kPhiloxM0} * c0;
+  part.x0 = static_cast<std::uint32_t>(b2) ^ (plan.k0 + 2 * kPhiloxW0);
+  part.x2 = static_cast<std::uint32_t>(a1) ^ (plan.k1 + kPhiloxW1);
+  part.x3 = static_cast<std::uint32_t>(a3 >> 32) ^ (plan.k1 + 2 * kPhiloxW1);
+  part.c3 = a3;
+}
+
+HWY_INLINE V64 all_lanes(const std::uint64_t& value) {
+#if HWY_TARGET == HWY_AVX3
+  return V64{_mm512_set1_epi64(static_cast<long long>(value))};
+#else
+  return hn::Set(D64(), value);
+#endif
+}
+
+/// One plane of N vectors of calls, interleaved: words 0, 1 and words 2, 3 of each call.
+template <int N>
+HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const PlanePart& part, V64* w01, V64* w23) {
+  const D64 d;
+  Counters c[N];
+  for (int v = 0; v < N; ++v) {
+    const V64 b3 = mul_low(hn::Set(d, kPhiloxM1), hn::Xor(pair[v].high, all_lanes(part.x2)));
+    c[v] = {hn::Xor(hn::ShiftRight<32>(b3), all_lanes(part.x0)), b3, hn::Xor(pair[v].low, all_lanes(part.x3)),
+            all_lanes(part.c3)};
+  }
+  const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1);
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC unroll 10
+#endif
+  for (int r = 3; r < 9; ++r)
+    for (int v = 0; v < N; ++v) {
+      const V64 a = mul_low(m0, c[v].c0), b = mul_low(m1, c[v].c2);
+      c[v].c0 = xor3(hn::ShiftRight<32>(b), c[v].c1, plan.keys.k0[r]);
+      c[v].c1 = b;
+      c[v].c2 = xor3(hn::ShiftRight<32>(a), c[v].c3, plan.keys.k1[r]);
+      c[v].c3 = a;
+    }
+  for (int v = 0; v < N; ++v) philox_last_round(c[v], plan.keys, w01[v], w23[v]);
+}
+
+/// Bits that are still open (equal to T so far) and, of the others, those that are kept.
+struct Decision {
+  V64 open01, open23, keep01, keep23;
+
+  /// One plane more, whose bit of T is `one`.
+  HWY_INLINE void add(V64 w01, V64 w23, bool one) {
+    if (one) {  // a 0 bit drops
+      open01 = hn::And(open01, w01);
+      open23 = hn::And(open23, w23);
+    } else {  // a 1 bit keeps
+      keep01 = hn::Or(keep01, hn::And(open01, w01));
+      keep23 = hn::Or(keep23, hn::And(open23, w23));
+      open01 = hn::AndNot(w01, open01);
+      open23 = hn::AndNot(w23, open23);
+    }
+  }
+  HWY_INLINE bool done() const {
+    const D64 d;
+    return hn::AllTrue(d, hn::Eq(hn::Or(open01, open23), hn::Zero(d)));
+  }
+};
+
+/// Keep bits of 16 outputs in `block`.
+HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, std::uint32_t block, GroupBits& out) {
+  const D64 d;
+  constexpr int kTogether = 2;
+  static_assert(kVectors % kTogether == 0);
+  constexpr int kUnchecked = 8;  // planes before which a vector is hardly ever decided
+  PlanePart parts[32];
+  const int first = plan.planes < kUnchecked ? plan.planes : kUnchecked;
+  for (int q = 0; q < first; ++q) make_part(plan, pairs.sample_low, block, q, parts[q]);
+  int made = first;
+  for (int v0 = 0; v0 < kVectors; v0 += kTogether) {
+    Decision decision[kTogether];
+    const V64 ones = hn::Set(d, ~std::uint64_t{0}), zero = hn::Zero(d);
+    for (int v = 0; v < kTogether; ++v) decision[v] = {ones, ones, zero, zero};
+    for (int q = 0; q < first; ++q) {
+      V64 w01[kTogether], w23[kTogether];
+      plane<kTogether>(plan, pairs.vector + v0, parts[q], w01, w23);
+      const bool one = (plan.threshold >> (31 - q) & 1u) != 0;
+      for (int v = 0; v < kTogether; ++v) decision[v].add(w01[v], w23[v], one);
+    }
+    for (int v = 0; v < kTogether; ++v) {
+      for (int q = first; q < plan.planes && !decision[v].done(); ++q) {
+        if (q == made) make_part(plan, pairs.sample_low, block, made++, parts[q]);
+        V64 w01, w23;
+        plane<1>(plan, pairs.vector + v0 + v, parts[q], &w01, &w23);
+        decision[v].add(w01, w23, (plan.threshold >> (31 - q) & 1u) != 0);
+      }
+      // Equal so far and no 1 bit of T left: kept.
+      const std::size_t at = static_cast<std::size_t>(v0 + v) * kCalls;
+      hn::Store(hn::Or(decision[v].keep01, decision[v].open01), d, out.word[0] + at);
+      hn::Store(hn::Or(decision[v].keep23, decision[v].open23), d, out.word[1] + at);
+    }
+  }
+}
+
+#endif  // a target with vectors
+
+}  // namespace HWY_NAMESPACE
+}  // namespace maskless
+HWY_AFTER_NAMESPACE();
+
+#endif
