@@ -7,6 +7,7 @@
 namespace maskless::python {
 
 void bind_dropout(nb::module_& m);
+void bind_random(nb::module_& m);
 
 namespace {
 
@@ -36,6 +37,7 @@ NB_MODULE(_core, m) {
     return names;
   });
   bind_dropout(m);
+  bind_random(m);
 }
 
 }  // namespace maskless::python

@@ -15,6 +15,7 @@ array([[0., 0., 2., 0., 0.],
 from maskless import _core
 from maskless._arrays import Shard
 from maskless._dropout import dropout, dropout_backward, keep_mask, masked_dropout
+from maskless._random import random
 from maskless._threads import get_num_threads, set_num_threads
 
 __version__: str = _core.version
@@ -29,6 +30,7 @@ __all__ = [
     "get_num_threads",
     "keep_mask",
     "masked_dropout",
+    "random",
     "set_num_threads",
     "spec_version",
 ]

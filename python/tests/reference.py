@@ -92,3 +92,48 @@ def dropout(x, p, *, scale=True, **arguments):
     with np.errstate(all="ignore"):
         product = x if factor == 1 else (x.astype(wide) * factor).astype(x.dtype)
     return np.where(kept, product, np.zeros((), x.dtype))
+
+
+RANDOM = 5
+
+
+def random_words(seed, index, stream=0, attempt=0):
+    """Word index % 4 of the call for block index // 4."""
+    index = words(index)
+    counter = (*split(index >> words(2)), words(attempt), words(RANDOM << 24 | stream))
+    return np.choose((index & words(3)).astype(np.int64), np.broadcast_arrays(*philox4x32(counter, split(seed))))
+
+
+def random_uniform(seed, index, stream=0):
+    return (random_words(seed, index, stream) >> words(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def random_integers(seed, index, low, high, stream=0):
+    """D. Lemire, "Fast random integer generation in an interval" (2019), on Python's integers."""
+    span = high - low
+    width = 32 if span <= 2**32 else 64
+    result = []
+    for i in index.tolist():
+        for attempt in range(100):
+            if width == 32:
+                draw = int(random_words(seed, i, stream, attempt))
+            else:
+                pair = [
+                    int(random_words(seed, 4 * (i // 2) + 2 * (i % 2) + k, stream, 2**31 + attempt)) for k in (0, 1)
+                ]
+                draw = pair[1] << 32 | pair[0]
+            product = draw * span
+            if product % 2**width >= 2**width % span:
+                break
+        result.append(low + (product >> width))
+    return np.array(result, np.int64)
+
+
+def random_normal(seed, index, stream=0):
+    """Box and Muller in float64, from the u of the specification, which is rounded to float32."""
+    index = words(index)
+    first = index & ~words(1)
+    a, b = (random_words(seed, first + words(k), stream) for k in (0, 1))
+    u = (a.astype(np.float32).astype(np.float64) * 2.0**-32 + 2.0**-33).astype(np.float32).astype(np.float64)
+    angle = 2 * np.pi * b.astype(np.float64) / 2.0**32
+    return np.sqrt(-2 * np.log(u)) * np.where(index & words(1), np.sin(angle), np.cos(angle))

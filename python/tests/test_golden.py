@@ -62,3 +62,15 @@ def test_recorded_tl_rand(case):
     for p in (0.1, 0.5, 0.75, *map(float, values[:4])):
         kept = maskless.keep_mask(values.size, p, seed=seed, first_index=first, layout="triton")
         np.testing.assert_array_equal(kept, values > np.float32(p))
+
+
+def test_random_numbers():
+    """The numbers that docs/spec.md prints."""
+    at = {"seed": 123, "stream": 7}
+    bits = [0x043F095C, 0x4089E723, 0x903EEC52, 0xB462EAF5, 0x9869EC24, 0xD6B53E04]
+    assert maskless.random(6, "bits", first_index=3, **at).tolist() == bits
+    assert maskless.random(6, first_index=3, **at).tolist() == [(b >> 8) / 2**24 for b in bits]
+    wide = maskless.random(2, "integers", low=-(10**6), high=7 * 10**18, first_index=3, **at)
+    assert wide.tolist() == [5337449914206241596, 85261529448083301]
+    normal = [0x3FB45CCA, 0xBF157CD0, 0x3FC66012, 0x3E25FF03, 0xBFC3D1E0, 0xBF24FF58, 0xBF30E3D5, 0xBEF19EDF]
+    assert maskless.random(8, "normal", **at).view(np.uint32).tolist() == normal
