@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 BUILD ?= build
 VENV ?= .venv
-VENV_TORCH ?= .venv-torch
+TORCH ?= 2.11.0
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
@@ -38,7 +38,7 @@ if [ $${#missing[@]} -gt 0 ]; then \
   $$sudo apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; fi
 endef
 
-.PHONY: help configure build all test demo bench install lint format clean setup-cpp setup-python setup-lint
+.PHONY: help configure build all test test-torch torch-here demo bench install lint format clean setup-cpp setup-python setup-lint
 
 help:  ## list of targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | sort | \
@@ -80,12 +80,33 @@ export PYTHONPATH := $(abspath $(BUILD)/python)
 export MASKLESS_CLI := $(abspath $(BUILD)/maskless)
 
 demo: all  ## the guided tour, on real images; leaves build/demo/index.html
-	@if $(BUILD)/maskless demo --help >/dev/null 2>&1; then $(BUILD)/maskless demo; fi
+	@$(BUILD)/maskless demo
 	@$(VENV)/bin/python examples/tour.py --out $(BUILD)/demo
 
 test: all  ## C++ and Python tests (on the GPU too where there is one)
 	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --progress $(CTEST_ARGS)
 	@[ ! -d python/tests ] || $(VENV)/bin/python -m pytest -q $(PYTEST_ARGS)
+
+# torch has an environment of its own, on top of the other, so that `make test` stays light. TORCH_HEADERS is the version
+# whose headers the operations are compiled with, if it is to be another than the one that runs them.
+TORCH_HEADERS ?= $(TORCH)
+TORCH_VENV := .venv-torch-$(TORCH)
+TORCH_INCLUDE = $(wildcard $(abspath .venv-torch-$(TORCH_HEADERS))/lib/python3.*/site-packages/torch/include)
+
+$(TORCH_VENV)/.installed: $(VENV)/.installed
+	@echo "torch $(TORCH) into $(TORCH_VENV)"
+	@[ -x $(TORCH_VENV)/bin/pip ] || { rm -rf $(TORCH_VENV); $(VENV)/bin/python -m venv $(TORCH_VENV); }
+	@echo $(abspath $(VENV))/lib/python3.*/site-packages >$$(echo $(TORCH_VENV)/lib/python3.*/site-packages)/maskless.pth
+	@$(TORCH_VENV)/bin/pip install -q --disable-pip-version-check torch==$(TORCH)
+	@touch $@
+
+test-torch: configure  ## installs torch (TORCH=2.11.0) and runs the tests of its front
+	@$(MAKE) -s $(TORCH_VENV)/.installed
+	@$(MAKE) -s torch-here
+torch-here:
+	@cmake -S . -B $(BUILD) $(CONFIGURE) -DMASKLESS_TORCH_INCLUDE=$(TORCH_INCLUDE) -DMASKLESS_TORCH=ON >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target maskless_python maskless_cli
+	@$(TORCH_VENV)/bin/python -m pytest -q python/tests/torch python/tests/test_triton.py $(PYTEST_ARGS)
 
 bench: all  ## benchmarks of this machine, peers in the same run
 	@for bench in $(BUILD)/bench/*_bench; do $$bench; done
