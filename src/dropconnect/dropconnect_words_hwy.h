@@ -27,8 +27,13 @@ struct alignas(64) GroupBits {
   std::uint64_t word[2][kGroupCalls];
 };
 
+/// The keys of ten rounds, one in every lane: read from memory by the instruction that uses them.
+struct KeyLanes {
+  V64 k0[10], k1[10];
+};
+
 struct WordsPlan {
-  RoundKeys keys;
+  KeyLanes keys;
   std::uint32_t k0, k1, tag, first_output, first_block;
   std::uint32_t threshold;
   int planes;
@@ -36,8 +41,14 @@ struct WordsPlan {
 
 inline WordsPlan make_plan(std::uint64_t seed, std::uint64_t threshold, std::uint32_t tag, std::uint32_t first_output,
                            std::uint32_t first_block) {
+  const D64 d;
   const Words2 key = philox_key(seed);
-  return {round_keys(key),
+  KeyLanes keys;
+  for (std::uint32_t r = 0; r < 10; ++r) {
+    keys.k0[r] = hn::Set(d, key.w[0] + r * kPhiloxW0);
+    keys.k1[r] = hn::Set(d, key.w[1] + r * kPhiloxW1);
+  }
+  return {keys,
           key.w[0],
           key.w[1],
           tag,
@@ -117,7 +128,12 @@ HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const Plane
       c[v].c2 = xor3(hn::ShiftRight<32>(a), c[v].c3, plan.keys.k1[r]);
       c[v].c3 = a;
     }
-  for (int v = 0; v < N; ++v) philox_last_round(c[v], plan.keys, w01[v], w23[v]);
+  const V64 low = hn::Set(d, 0xFFFFFFFFu);
+  for (int v = 0; v < N; ++v) {  // the last round assembles words 0, 1 and words 2, 3
+    const V64 a = mul_low(m0, c[v].c0), b = mul_low(m1, c[v].c2);
+    w01[v] = xor3(swap_words(b), hn::And(c[v].c1, low), plan.keys.k0[9]);
+    w23[v] = xor3(swap_words(a), hn::And(c[v].c3, low), plan.keys.k1[9]);
+  }
 }
 
 /// Bits that are still open (equal to T so far) and, of the others, those that are kept.
