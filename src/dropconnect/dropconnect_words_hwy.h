@@ -123,9 +123,9 @@ HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const Plane
   for (int r = 3; r < 9; ++r)
     for (int v = 0; v < N; ++v) {
       const V64 a = mul_low(m0, c[v].c0), b = mul_low(m1, c[v].c2);
-      c[v].c0 = xor3(hn::ShiftRight<32>(b), c[v].c1, plan.keys.k0(r));
+      c[v].c0 = xor3(hn::ShiftRight<32>(b), c[v].c1, plan.keys.k0[r]);
       c[v].c1 = b;
-      c[v].c2 = xor3(hn::ShiftRight<32>(a), c[v].c3, plan.keys.k1(r));
+      c[v].c2 = xor3(hn::ShiftRight<32>(a), c[v].c3, plan.keys.k1[r]);
       c[v].c3 = a;
     }
   const V64 low = hn::Set(d, 0xFFFFFFFFu);
