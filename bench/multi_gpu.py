@@ -74,6 +74,31 @@ def check_masks(device: str, meshes: list[DeviceMesh]) -> int:
     return checks
 
 
+def check_dropconnect(device: str, meshes: list[DeviceMesh]) -> int:
+    """Values and gradients to 1e-12 in float64: one bit of a mask would change them in the first digits."""
+    checks = 0
+    for mesh in meshes:
+        for xk, wk in itertools.product(
+            placements(mesh), itertools.product([Shard(0), Shard(1), Replicate()], repeat=mesh.ndim)
+        ):
+            torch.manual_seed(2)
+            x, w, b = (torch.randn(s, dtype=torch.float64, device=device) for s in ((6, 9), (5, 9), (5,)))
+            dy = torch.randn(6, 5, dtype=torch.float64, device=device)
+            one = [t.clone().requires_grad_() for t in (x, w)]
+            expected = mt.dropconnect_linear(*one, b, 0.4, seed=9)
+            expected.backward(dy)
+            sharded = [place(x, mesh, xk).requires_grad_(), distribute_tensor(w, mesh, wk).requires_grad_()]
+            y = mt.dropconnect_linear(*sharded, b, 0.4, seed=9)
+            y.backward(distribute_tensor(dy, mesh, y.placements))
+            torch.testing.assert_close(y.full_tensor(), expected.detach(), rtol=1e-12, atol=1e-12)
+            for ours, theirs, kinds in zip(sharded, one, (xk, wk), strict=True):
+                settled = [Replicate() if kind.is_partial() else kind for kind in kinds]
+                grad = ours.grad.redistribute(placements=settled).full_tensor()
+                torch.testing.assert_close(grad, theirs.grad, rtol=1e-12, atol=1e-12)
+            checks += 1
+    return checks
+
+
 def check_training(device: str, mesh: DeviceMesh, steps: int) -> list[tuple[str, float, float]]:
     """(parallelism, last loss, largest difference to one process's loss). Float64: 1e-9 leaves room for reductions."""
     reference = example.train("none", steps, device)
@@ -128,6 +153,7 @@ def main() -> None:
     lines = [f"{n} processes, {dist.get_backend()}, {name}, torch {torch.__version__}"]
     if "masks" in parts:
         lines.append(f"masks: {check_masks(device, meshes)} outputs and gradients equal one process's, bit for bit")
+        lines.append(f"dropconnect: {check_dropconnect(device, meshes)} outputs and gradients equal to 1e-12")
     if "training" in parts:
         lines.append(f"training, {arguments.steps} steps: last loss, largest difference to one process")
         lines += [

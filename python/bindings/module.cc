@@ -8,7 +8,6 @@ namespace maskless::python {
 
 void bind_dropout(nb::module_& m);
 void bind_random(nb::module_& m);
-void bind_sketch(nb::module_& m);
 
 namespace {
 
@@ -39,7 +38,6 @@ NB_MODULE(_core, m) {
   });
   bind_dropout(m);
   bind_random(m);
-  bind_sketch(m);
 }
 
 }  // namespace maskless::python

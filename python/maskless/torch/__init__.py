@@ -1,19 +1,25 @@
 """Dropout and its relatives for PyTorch: masks that are functions of (seed, stream, position) and are never stored."""
 
 from maskless.torch._convert import Conversion, convert
+from maskless.torch._dropconnect import DropConnectLinear, dropconnect_linear, dropconnect_mask
 from maskless.torch._functional import dropout, keep_mask
+from maskless.torch._linear import dropout_linear
 from maskless.torch._mc import MCSamples, mc_samples
 from maskless.torch._modules import Dropout, RandomModule, shard_batch
 from maskless.torch._seeds import call_seed
 
 __all__ = [
     "Conversion",
+    "DropConnectLinear",
     "Dropout",
     "MCSamples",
     "RandomModule",
     "call_seed",
     "convert",
+    "dropconnect_linear",
+    "dropconnect_mask",
     "dropout",
+    "dropout_linear",
     "keep_mask",
     "mc_samples",
     "shard_batch",

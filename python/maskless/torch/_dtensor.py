@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,21 +75,29 @@ def settled(x: DTensor, whole_dims: tuple[int, ...] = ()) -> DTensor:
     return x if placements == list(x.placements) else x.redistribute(placements=placements)
 
 
-def wrap(local: Tensor, like: DTensor, placements: Any = None) -> Tensor:
+def join(local: Tensor, mesh: Any, placements: Any, shape: Sequence[int]) -> Tensor:
+    """The DTensor of `shape` whose part here is `local`."""
     from torch.distributed.tensor import DTensor
 
-    shape = like.shape
     stride, step = [0] * len(shape), 1
     for d in reversed(range(len(shape))):
         stride[d] = step
         step *= max(shape[d], 1)
-    return DTensor.from_local(
-        local, like.device_mesh, like.placements if placements is None else placements,
-        run_check=False, shape=torch.Size(shape), stride=tuple(stride),
-    )  # fmt: skip
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride))
+
+
+def on_mesh_of(x: Tensor, t: Tensor) -> Tensor:
+    """A plain tensor, equal in all processes, as a replicated DTensor beside x."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    if isinstance(t, DTensor):
+        return t
+    mesh = x.device_mesh  # type: ignore[attr-defined]
+    return DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def elementwise(function: Callable[[Tensor, Shard], Tensor], x: Tensor) -> Tensor:
     """function(local tensor, piece) on every process, joined as x is."""
     whole = settled(x)  # type: ignore[arg-type]
-    return wrap(function(whole.to_local(), local_piece(whole)), whole)
+    local = function(whole.to_local(), local_piece(whole))
+    return join(local, whole.device_mesh, whole.placements, whole.shape)
