@@ -20,7 +20,13 @@ using namespace maskless;
 using namespace maskless::cli;
 
 constexpr void (*kCommands[])(CLI::App&) = {
-    add_dropout, add_mask, add_demo, add_selftest, add_bench, add_info,
+    add_dropout,   // dropout.cc
+    add_mask,      //
+    add_random,    // random.cc
+    add_demo,      // demo.cc
+    add_selftest,  // selftest.cc
+    add_bench,     // bench.cc
+    add_info,      // info.cc
 };
 
 /// CLI11's help, with descriptions wrapped to a terminal and without what the text around it says already.

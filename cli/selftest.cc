@@ -1,7 +1,9 @@
 // maskless selftest: is every backend of this program, on this machine, right?
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "maskless/core/uniform.h"
 #include "maskless/core/version.h"
 #include "maskless/dropout.h"
+#include "maskless/random.h"
 #include "maskless/runtime.h"
 
 namespace maskless::cli {
@@ -82,7 +85,7 @@ class Report {
   }
   void print() const {
     for (const Json& check : checks_) {
-      std::printf("%-6s  %-14s  %-58s %9lld\n", check["passed"].get<bool>() ? "ok" : "FAILED",
+      std::printf("%-6s  %-14s  %-62s %9lld\n", check["passed"].get<bool>() ? "ok" : "FAILED",
                   check["where"].get<std::string>().c_str(), check["what"].get<std::string>().c_str(),
                   static_cast<long long>(check["compared"].get<std::int64_t>()));
       if (check.contains("difference")) std::printf("        %s\n", check["difference"].get<std::string>().c_str());
@@ -251,6 +254,64 @@ std::int64_t check_dropout(const Place& place, const Sample& sample, std::string
   return count;
 }
 
+/// tl.rand(123, 0 ... 9), as Triton prints them.
+constexpr float kTritonRand[] = {0.13389549f, 0.7207006f,  0.34458476f, 0.23751315f, 0.4584163f,
+                                 0.7886559f,  0.04469619f, 0.37937284f, 0.9078339f,  0.61357445f};
+
+std::int64_t check_random(const Place& place, std::string& difference) {
+  constexpr std::int64_t kSize = 10007;
+  RandomOptions options;
+  options.seed = 123;
+  const auto numbers = [&](std::int64_t n, DType dtype, const auto& f) {
+    return run_at(place, static_cast<std::size_t>(n) * dtype_size(dtype),
+                  [&](void* data) { f(contiguous_view(data, dtype, {n}, place.device)); });
+  };
+  const auto triton = numbers(std::size(kTritonRand), DType::kFloat32,
+                              [&](const TensorView& out) { random_uniform_triton(out, options, place.execution); });
+  for (std::size_t i = 0; i < std::size(kTritonRand); ++i) {
+    float value = 0;
+    std::memcpy(&value, &triton[4 * i], sizeof value);
+    compare(value, triton_uniform(123, i), "tl.rand(123, " + std::to_string(i) + ")", difference);
+    compare(std::abs(value - kTritonRand[i]) < 1e-8f, true, "tl.rand as published", difference);
+  }
+  options.stream = 9;
+  options.first_index = (std::uint64_t{1} << 34) - 5000;  // across an overflow of the counter's low word
+  const auto words =
+      numbers(kSize, DType::kUint32, [&](const TensorView& out) { random_bits(out, options, place.execution); });
+  const auto uniforms =
+      numbers(kSize, DType::kFloat32, [&](const TensorView& out) { random_uniform(out, options, place.execution); });
+  for (std::size_t i = 0; i < kSize; ++i) {
+    const std::uint64_t index = options.first_index + i, block = index >> 2;
+    const Words4 four = philox4x32(Words4{{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                           0, counter_tag(Op::kRandom, options.stream)}},
+                                   philox_key(123));
+    const std::uint32_t want = four[static_cast<unsigned>(index & 3)];
+    std::uint32_t got = 0;
+    std::memcpy(&got, &words[4 * i], sizeof got);
+    compare(got, want, "word " + std::to_string(index), difference);
+    float uniform = 0;
+    std::memcpy(&uniform, &uniforms[4 * i], sizeof uniform);
+    compare(uniform, static_cast<float>(want >> 8) * 0x1p-24f, "uniform " + std::to_string(index), difference);
+  }
+  // Normals and integers: the bits that the scalar code gives.
+  const Place scalar = {"cpu scalar", {}, {1, Isa::kScalar, nullptr}};
+  const auto derived = [&](const Place& at) {
+    auto bytes = run_at(at, 4 * kSize, [&](void* data) {
+      random_normal(contiguous_view(data, DType::kFloat32, {kSize}, at.device), options, at.execution);
+    });
+    for (std::int64_t high : {std::int64_t{7}, std::int64_t{1} << 40}) {
+      const auto more = run_at(at, 8 * kSize, [&](void* data) {
+        random_integers(contiguous_view(data, DType::kInt64, {kSize}, at.device), -3, high, options, at.execution);
+      });
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    }
+    return bytes;
+  };
+  if (derived(place) != derived(scalar) && difference.empty())
+    difference = "normal numbers or integers differ from those of the scalar code";
+  return static_cast<std::int64_t>(std::size(kTritonRand)) + 5 * kSize;
+}
+
 std::int64_t check_threads(std::string& difference) {
   constexpr std::int64_t kSize = 1000003;
   DropoutOptions options;
@@ -288,6 +349,8 @@ Report run_all() {
     for (const Sample& sample : kSamples)
       report.check(place.name, std::string("dropout of ") + dtype_name(sample.dtype) + " against the header",
                    [&](std::string& difference) { return check_dropout(place, sample, difference); });
+    report.check(place.name, "random: tl.rand's numbers, words, uniforms, normals, integers",
+                 [&](std::string& difference) { return check_random(place, difference); });
   }
   report.check("cpu", "dropout: 1, 2, 3 and 8 threads, one mask", check_threads);
   return report;

@@ -518,10 +518,76 @@ class Mask(CommandLine):
         self.refused("mask", "m.npy", *args, says="--shape is required")
 
 
+class Random(CommandLine):
+    def words(self, index, seed, stream=0):
+        index = np.asarray(index, np.uint64)
+        block = index >> np.uint64(2)
+        four = philox(seed, block & np.uint64(0xFFFFFFFF), block >> np.uint64(32), 0, 5 << 24 | stream)
+        return np.take_along_axis(four, (index & np.uint64(3)).astype(np.int64)[None], 0)[0]
+
+    def random(self, shape, *args):
+        self.ok("random", "r.npy", "--shape", ",".join(map(str, shape)), *args)
+        return np.load(self.path("r.npy"))
+
+    def test_words_uniforms_and_integers_equal_the_specification(self):
+        for shape, first in (((1000, 21), 0), ((17,), 2**34 - 9), ((), 3), ((0, 4), 0)):
+            args = ("--seed", 2**64 - 5, "--stream", 11, "--first-index", first)
+            words = self.words(positions(shape, first), 2**64 - 5, 11)
+            self.assert_same_bits(self.random(shape, *args, "--dist", "bits"), words)
+            uniform = (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
+            self.assert_same_bits(self.random(shape, *args), uniform)
+            dice = self.random(shape, *args, "--dist", "integers", "--low", -3, "--high", 5)  # 8 values: no rejection
+            self.assert_same_bits(dice, (words >> np.uint32(29)).astype(np.int64) - 3)
+            self.assert_same_bits(
+                self.random(shape, *args, "--dist", "integers", "--low", -3, "--high", 5, "--dtype", "int32"),
+                dice.astype(np.int32),
+            )
+
+    def test_triton(self):
+        want = np.float32([0.13389549, 0.7207006, 0.34458476, 0.23751315, 0.4584163, 0.7886559])
+        self.assert_same_bits(self.random((6,), "--dist", "triton", "--seed", 123), want)
+
+    def test_normal(self):
+        z = self.random((1_000_000,), "--dist", "normal", "--seed", 7).astype("f8")
+        # Four standard deviations of each moment: a false alarm in 16,000 for each.
+        for moment, mean, sd in ((1, 0, 1), (2, 1, 2**0.5), (3, 0, 15**0.5), (4, 3, 96**0.5)):
+            self.assertLess(abs((z**moment).mean() - mean), 4 * sd / 1000)
+        self.assertLess(abs((z[1:] * z[:-1]).mean()), 4 / 1000)
+
+    def test_pieces_threads_and_json(self):
+        n = PIECE // 4 + 99
+        for dist in (("normal",), ("integers", "--high", 1000003)):
+            args = ("--dist", *dist, "--seed", 3)
+            whole = self.random((n,), *args)
+            self.assert_same_bits(self.random((n,), *args, "--threads", 1), whole)
+            self.assert_same_bits(self.random((200,), *args, "--first-index", n - 200), whole[-200:])
+        record = json.loads(self.ok("random", "r.npy", "--shape", 4, *args, "--json"))
+        self.assertEqual((record["dist"], record["high"], record["dtype"]), ("integers", 1000003, "int64"))
+
+    def test_refused(self):
+        base = ("random", "r.npy", "--shape", "5", "--seed", 1)
+        for args, says in (
+            (("--dist", "cauchy"), "--dist must be one of uniform|normal|bits|integers|triton, got cauchy"),
+            (("--dist", "integers"), "--high goes with --dist integers, which needs it"),
+            (("--high", 3), "--high goes with --dist integers"),
+            (("--low", 3), "--low goes with --dist integers"),
+            (("--dtype", "int32"), "--dtype goes with --dist integers"),
+            (("--dist", "integers", "--high", "many"), "--high must be an integer in -2^63 ... 2^63-1, got many"),
+            (("--dist", "integers", "--low", 3, "--high", 3), "high must be above low, 3, got 3"),
+            (("--dist", "integers", "--high", 2**32, "--dtype", "int32"), "high must be at most 2^31 for int32"),
+            (("--dist", "triton", "--stream", 1), "stream must be 0"),
+            (("--first-index", 2**64 - 3), "--first-index must leave every position below 2^64"),
+            (("--stream", 2**24), "--stream must be"),
+        ):
+            self.refused(*base, *args, says=says)
+        self.refused("random", "r.npy", "--shape", "5", says="--seed is required")
+        self.refused("random", "r.npy", "--shape", "5000000000,5000000000", "--seed", 1, says="fewer than 2^59")
+
+
 class Program(CommandLine):
     def test_help_teaches(self):
         text = self.ok("--help")
-        for command in ("dropout", "mask"):  # the help of every command that writes files has examples
+        for command in ("dropout", "mask", "random"):  # the help of every command that writes files has examples
             self.assertIn(command, text)
             help_text = self.ok(command, "--help")
             self.assertIn("Examples:", help_text)
@@ -621,6 +687,11 @@ class Cuda(CommandLine):
         devices = self.devices()
         np.save(self.path("x.npy"), self.rng.random((64 << 20) // 4 + 1001, np.float32))
         self.assert_same_file("dropout", "x.npy", "OUT", "-p", 0.5, "--seed", 1, devices=devices)
+
+    def test_random(self):
+        devices = self.devices()
+        for dist in (("uniform",), ("normal",), ("bits",), ("triton",), ("integers", "--low", -9, "--high", 2**40)):
+            self.assert_same_file("random", "OUT", "--shape", "1001,31", "--seed", 5, "--dist", *dist, devices=devices)
 
     def test_mask(self):
         devices = self.devices()

@@ -8,6 +8,7 @@ namespace maskless::python {
 
 void bind_dropout(nb::module_& m);
 void bind_random(nb::module_& m);
+void bind_sketch(nb::module_& m);
 
 namespace {
 
@@ -38,6 +39,7 @@ NB_MODULE(_core, m) {
   });
   bind_dropout(m);
   bind_random(m);
+  bind_sketch(m);
 }
 
 }  // namespace maskless::python

@@ -15,6 +15,8 @@ array([[0., 0., 2., 0., 0.],
 from maskless import _core
 from maskless._arrays import Shard
 from maskless._dropout import dropout, dropout_backward, keep_mask, masked_dropout
+from maskless._projection import Projection
+from maskless._projector import Projector
 from maskless._random import random
 from maskless._threads import get_num_threads, set_num_threads
 
@@ -23,6 +25,8 @@ __version__: str = _core.version
 spec_version: int = _core.spec_version
 
 __all__ = [
+    "Projection",
+    "Projector",
     "Shard",
     "__version__",
     "dropout",

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "dropout/dropout_cases.h"
@@ -93,27 +94,119 @@ TEST(Dropout, ThreadsDoNotMatter) {
     }
 }
 
-TEST(Dropout, KeepsWhatTheSpecificationKeeps) {
-  std::vector<std::uint8_t> mask(1000, 0xCC);
-  DropoutOptions options;
-  options.p = 0.5;
-  options.seed = 123;
-  keep_mask(contiguous_view(mask.data(), DType::kBool, {1000}), options);
-  int kept = 0;
-  for (std::uint8_t keep : mask) kept += keep;
-  EXPECT_EQ(kept, 509);
+TEST(Dropout, LargeOutputsThatBypassTheCachesAreTheSame) {
+  const std::size_t bytes = std::size_t{17} << 20;
+  for (DType dtype : kFloats)
+    for (std::size_t shift : {std::size_t{0}, std::size_t{1}, std::size_t{5}}) {
+      const std::size_t item = dtype_size(dtype);
+      const auto n = static_cast<std::int64_t>(bytes / item) - 3;
+      const std::vector<char> x = cases::random_memory(bytes + 64, 7);
+      std::vector<char> whole = cases::random_memory(bytes + 128, 8), parts = whole;
+      DropoutOptions options;
+      options.first_index = 11 * shift;
+      const auto part = [&](char* y, std::int64_t at, std::int64_t count) {
+        options.first_index += static_cast<std::uint64_t>(at);
+        dropout(
+            contiguous_view(static_cast<const void*>(x.data() + static_cast<std::size_t>(at) * item), dtype, {count}),
+            contiguous_view(static_cast<void*>(y + (static_cast<std::size_t>(at) + shift) * item), dtype, {count}),
+            options);
+        options.first_index -= static_cast<std::uint64_t>(at);
+      };
+      part(whole.data(), 0, n);
+      for (std::int64_t at = 0; at < n; at += 1000003) part(parts.data(), at, std::min<std::int64_t>(1000003, n - at));
+      ASSERT_TRUE(whole == parts) << dtype_name(dtype) << ", " << shift << " elements past alignment";
+    }
 }
 
-TEST(Dropout, RefusesAProbabilityAboveOne) {
-  float x = 1, y = 0;
-  DropoutOptions options;
-  options.p = 1.5;
-  try {
-    dropout(contiguous_view(&x, DType::kFloat32, {1}), contiguous_view(&y, DType::kFloat32, {1}), options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "dropout: p must be in [0, 1], got 1.5");
-  }
+TEST(KeepMask, EqualsTheOracleOnEveryInstructionSet) {
+  for (Isa isa : instruction_sets())
+    for (const DropoutCase& c : cases::dropout_cases()) {
+      Execution execution;
+      execution.isa = isa;
+      const auto seeds = cases::row_seeds(c);
+      const auto keep = cases::expected_keep(c, seeds);
+      const auto place = cases::place(c.shape, c.y);
+      std::vector<char> mask(static_cast<std::size_t>(place.elements) + 2 * kGuard, 0x55), expected = mask;
+      cases::for_each_element(c.shape, [&](std::int64_t e, const std::vector<std::int64_t>& coords) {
+        std::int64_t to = place.origin;
+        for (std::size_t d = 0; d < coords.size(); ++d) to += coords[d] * place.strides[d];
+        expected[kGuard + static_cast<std::size_t>(to)] = static_cast<char>(keep[static_cast<std::size_t>(e)]);
+      });
+      keep_mask(cases::view(mask.data() + kGuard, DType::kBool, c.shape, place), cases::options(c, seeds.data()),
+                execution);
+      ASSERT_TRUE(mask == expected) << describe(c, DType::kBool, isa);
+
+      const std::size_t bytes = (keep.size() + 7) / 8;
+      std::vector<char> bits(bytes + 2 * kGuard, 0x55), packed = bits;
+      std::fill_n(packed.begin() + kGuard, bytes, char{0});
+      for (std::size_t e = 0; e < keep.size(); ++e)
+        packed[kGuard + e / 8] = static_cast<char>(packed[kGuard + e / 8] | keep[e] << (e % 8));
+      const auto logical = cases::place(c.shape, cases::Arrangement::kContiguous);
+      keep_mask_packed(
+          cases::view(nullptr, DType::kBool, c.shape, logical),
+          contiguous_view(static_cast<void*>(bits.data() + kGuard), DType::kUint8, {static_cast<std::int64_t>(bytes)}),
+          cases::options(c, seeds.data()), execution);
+      ASSERT_TRUE(bits == packed) << describe(c, DType::kUint8, isa) << ", packed";
+    }
+}
+
+/// All 2^16 values of a 16-bit type, and as many random ones of the others, under several scales.
+TEST(MaskedDropout, RoundsEveryValueAsTheScalarFunctions) {
+  const std::int64_t n = 65536;
+  for (Isa isa : instruction_sets())
+    for (DType dtype : kFloats)
+      for (double p : {0.0, 0.1, 0.3, 0.5, 0.75, 0.9, 0.999, 1 - 1e-7}) {
+        const std::size_t item = dtype_size(dtype);
+        std::vector<char> x = cases::random_memory(static_cast<std::size_t>(n) * item, 3), y = x;
+        for (std::uint32_t i = 0; item == 2 && i < n; ++i) std::memcpy(x.data() + 2 * i, &i, 2);
+        const std::vector<std::uint8_t> keep(static_cast<std::size_t>(n), 1);
+        Execution execution;
+        execution.isa = isa;
+        masked_dropout(contiguous_view(static_cast<const void*>(x.data()), dtype, {n}),
+                       contiguous_view(static_cast<const void*>(keep.data()), DType::kBool, {n}),
+                       contiguous_view(static_cast<void*>(y.data()), dtype, {n}), p, true, execution);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::uint64_t bits = cases::load_bits(x.data(), i, dtype);
+          ASSERT_EQ(cases::load_bits(y.data(), i, dtype), cases::expected_value(dtype, bits, p, true))
+              << dtype_name(dtype) << ", " << isa_name(isa) << ", p " << p << ", bits " << bits;
+        }
+      }
+}
+
+TEST(MaskedDropout, EqualsTheOracleOnEveryInstructionSet) {
+  using A = cases::Arrangement;
+  for (Isa isa : instruction_sets())
+    for (DType dtype : kFloats)
+      for (DType keep_dtype : {DType::kBool, DType::kUint8, DType::kInt32})
+        for (const auto& shape : std::vector<std::vector<std::int64_t>>{{}, {0}, {1}, {1029}, {33, 65}, {5, 3, 70}})
+          for (A arrangement : {A::kContiguous, A::kOffByOne, A::kFortran, A::kReversed, A::kEveryOther})
+            for (bool scale : {true, false}) {
+              const std::size_t item = dtype_size(dtype), keep_item = dtype_size(keep_dtype);
+              const auto place = cases::place(shape, arrangement), plain = cases::place(shape, A::kContiguous);
+              const auto elements = static_cast<std::size_t>(place.elements);
+              const std::vector<char> x = cases::random_memory(elements * item, 1);
+              std::vector<char> keep = cases::random_memory(elements * keep_item, 2);
+              for (std::size_t i = 0; i < keep.size(); i += 3) keep[i / keep_item * keep_item] = 0;
+              for (std::size_t i = 0; i < elements; i += 3) std::memset(keep.data() + i * keep_item, 0, keep_item);
+              std::vector<char> y =
+                  cases::random_memory(static_cast<std::size_t>(plain.elements) * item + 2 * kGuard, 3);
+              std::vector<char> expected = y;
+              cases::for_each_element(shape, [&](std::int64_t e, const std::vector<std::int64_t>& coords) {
+                std::int64_t at = place.origin;
+                for (std::size_t d = 0; d < coords.size(); ++d) at += coords[d] * place.strides[d];
+                std::uint64_t value = 0;
+                if (cases::load_bits(keep.data(), at, keep_dtype) != 0)
+                  value = cases::expected_value(dtype, cases::load_bits(x.data(), at, dtype), 0.3, scale);
+                std::memcpy(expected.data() + kGuard + static_cast<std::size_t>(e) * item, &value, item);
+              });
+              Execution execution;
+              execution.isa = isa;
+              masked_dropout(cases::view(const_cast<char*>(x.data()), dtype, shape, place),
+                             cases::view(keep.data(), keep_dtype, shape, place),
+                             cases::view(y.data() + kGuard, dtype, shape, plain), 0.3, scale, execution);
+              ASSERT_TRUE(y == expected) << dtype_name(dtype) << ", " << dtype_name(keep_dtype) << ", " << isa_name(isa)
+                                         << ", arrangement " << static_cast<int>(arrangement);
+            }
 }
 
 }  // namespace
