@@ -6,6 +6,7 @@
 
 namespace maskless::python {
 
+void bind_dropconnect(nb::module_& m);
 void bind_dropout(nb::module_& m);
 void bind_random(nb::module_& m);
 void bind_sketch(nb::module_& m);
@@ -37,6 +38,7 @@ NB_MODULE(_core, m) {
     for (Isa isa : instruction_sets()) names.append(isa_name(isa));
     return names;
   });
+  bind_dropconnect(m);
   bind_dropout(m);
   bind_random(m);
   bind_sketch(m);

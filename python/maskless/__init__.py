@@ -14,6 +14,7 @@ array([[0., 0., 2., 0., 0.],
 
 from maskless import _core
 from maskless._arrays import Shard
+from maskless._dropconnect import dropconnect, dropconnect_backward, dropconnect_mask, dropconnect_moments
 from maskless._dropout import dropout, dropout_backward, keep_mask, masked_dropout
 from maskless._projection import Projection
 from maskless._projector import Projector
@@ -29,6 +30,10 @@ __all__ = [
     "Projector",
     "Shard",
     "__version__",
+    "dropconnect",
+    "dropconnect_backward",
+    "dropconnect_mask",
+    "dropconnect_moments",
     "dropout",
     "dropout_backward",
     "get_num_threads",

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 M32 = np.uint64(0xFFFFFFFF)
-DROPOUT = 1
+DROPOUT, DROPCONNECT = 1, 2
 
 
 def words(values):
@@ -60,6 +60,22 @@ def uniforms(seed, index, stream=0):
 
 def threshold(p):
     return words(round(math.ldexp(p, 32)))  # Python rounds ties to even
+
+
+def dropconnect_keep(seed, samples, outputs, inputs, p, stream=0, m0=0, n0=0):
+    """The mask D of DropConnect, bool of shape (samples, outputs, inputs), from sample m0 and output n0 on."""
+    blocks = -(-inputs // 128)
+    m, n, block = np.meshgrid(
+        *(words(np.arange(count)) + words(first) for count, first in ((samples, m0), (outputs, n0), (blocks, 0))),
+        indexing="ij",
+    )
+    u = np.zeros((samples, outputs, blocks, 128), np.uint64)
+    for plane in range(32):
+        counter = (words(plane << 27) | block, n, m, words(DROPCONNECT << 24 | stream))
+        word = np.stack(np.broadcast_arrays(*philox4x32(counter, split(seed))), axis=-1)
+        bits = word[..., None] >> words(np.arange(32)) & words(1)
+        u |= bits.reshape(u.shape) << words(31 - plane)
+    return u.reshape(samples, outputs, blocks * 128)[:, :, :inputs] >= threshold(p)
 
 
 def triton_rand(seed, index):
