@@ -19,7 +19,8 @@ struct DropconnectOptions {
   Seed seed = {};
   std::uint32_t stream = 0;  ///< call site (layer), below 2^24
   bool scale = true;         ///< multiply the product by 1 / (1 - p)
-  bool shared = false;       ///< one mask for the whole batch, that of sample 0: not DropConnect, but cheaper to reason about
+  bool shared =
+      false;  ///< one mask for the whole batch, that of sample 0: not DropConnect, but cheaper to reason about
 
   /// Monte-Carlo passes over the same x, each with its own masks; 0: none, y has the shape (*, out_features). With S
   /// passes y and dy have the shape (S, *, out_features) and pass s of row m has the position
@@ -33,7 +34,8 @@ struct DropconnectOptions {
   std::uint64_t first_input = 0;   ///< position of the first column of x and weight
 };
 
-/// y[m, n] = scale * sum_k x[m, k] weight[n, k] D[m, n, k] + bias[n], scale = 1 / (1 - p) (1 if options.scale is false).
+/// y[m, n] = scale * sum_k x[m, k] weight[n, k] D[m, n, k] + bias[n], scale = 1 / (1 - p) (1 if options.scale is
+/// false).
 ///
 /// x: (*, in_features); weight: (out_features, in_features); bias: (out_features,) or null; y: (*, out_features), or
 /// (S, *, out_features) with options.samples = S. One dtype (float16, bfloat16, float32, float64) and device, any
@@ -46,8 +48,8 @@ void dropconnect(const ConstTensorView& x, const ConstTensorView& weight, const 
                  const TensorView& y, const DropconnectOptions& options, const Execution& execution = {});
 
 /// Gradients of dropconnect with the same options, each left out where its pointer is null:
-/// dx[m, k] = scale * sum_n dy[m, n] weight[n, k] D[m, n, k], dweight[n, k] = scale * sum_m dy[m, n] x[m, k] D[m, n, k],
-/// dbias[n] = sum_m dy[m, n]; with options.samples = S, the sums run over the passes too.
+/// dx[m, k] = scale * sum_n dy[m, n] weight[n, k] D[m, n, k], dweight[n, k] = scale * sum_m dy[m, n] x[m, k] D[m, n,
+/// k], dbias[n] = sum_m dy[m, n]; with options.samples = S, the sums run over the passes too.
 ///
 /// dy: y's shape; dx: x's; dweight: weight's; dbias: (out_features,). Dtypes, strides, memory and determinism as above.
 void dropconnect_backward(const ConstTensorView& dy, const ConstTensorView& x, const ConstTensorView& weight,

@@ -74,15 +74,16 @@ void allow_shared(const char* op, Kernel kernel, int device, std::size_t bytes, 
 
 /// How many parts to cut a sum of `steps` into, so that `tiles` x parts fill `slots`, with `bytes` of output a part.
 std::int64_t parts(std::int64_t tiles, std::int64_t steps, std::int64_t slots, std::int64_t bytes) {
-  std::int64_t count = std::min({steps, slots / std::max<std::int64_t>(tiles, 1),
-                                 kWorkspaceBytes / std::max<std::int64_t>(bytes, 1)});
+  std::int64_t count =
+      std::min({steps, slots / std::max<std::int64_t>(tiles, 1), kWorkspaceBytes / std::max<std::int64_t>(bytes, 1)});
   if (count <= 1) return 1;
   const std::int64_t per_part = (steps + count - 1) / count;
   return (steps + per_part - 1) / per_part;
 }
 
 unsigned grid_size(const char* op, std::int64_t blocks) {
-  if (blocks > 0x7FFFFFFF) throw Error(ErrorKind::kValue, op, "x", "must be smaller: too many tiles", std::to_string(blocks));
+  if (blocks > 0x7FFFFFFF)
+    throw Error(ErrorKind::kValue, op, "x", "must be smaller: too many tiles", std::to_string(blocks));
   return static_cast<unsigned>(blocks);
 }
 
@@ -105,11 +106,11 @@ template <typename T, typename Tile>
 void launch_forward(const char* op, const DropconnectArgs& args, int device, cudaStream_t stream) {
   const DropconnectShape& shape = args.shape;
   const std::int64_t rows = shape.passes * shape.rows, shift = args.mask.first_input % kBlockInputs;
-  const std::int64_t tiles =
-      ((rows + Tile::kM - 1) / Tile::kM) * ((shape.outputs + Tile::kN - 1) / Tile::kN);
+  const std::int64_t tiles = ((rows + Tile::kM - 1) / Tile::kM) * ((shape.outputs + Tile::kN - 1) / Tile::kN);
   const std::int64_t blocks = shape.inputs == 0 ? 0 : (shift + shape.inputs + kBlockInputs - 1) / kBlockInputs;
   const std::int64_t size = rows * shape.outputs, bytes = size * static_cast<std::int64_t>(sizeof(SumOf<T>));
-  const std::int64_t slots = static_cast<std::int64_t>(multiprocessors(op, device)) * (sizeof(T) == 8 ? 1 : Tile::kBlocksPerSm);
+  const std::int64_t slots =
+      static_cast<std::int64_t>(multiprocessors(op, device)) * (sizeof(T) == 8 ? 1 : Tile::kBlocksPerSm);
   Split split;
   split.count = static_cast<int>(parts(tiles, blocks, slots, bytes));
   split.per_split = static_cast<int>((blocks + split.count - 1) / split.count);
@@ -121,8 +122,9 @@ void launch_forward(const char* op, const DropconnectArgs& args, int device, cud
   allow_shared(op, forward_kernel<T, Tile>, device, kShared, done);
   const bool wide_x = wide_rows<T>(args.x.data, args.x.row, args.x.col, shift);
   const bool wide_w = wide_rows<T>(args.w.data, args.w.row, args.w.col, shift);
-  forward_kernel<T, Tile><<<dim3(grid_size(op, tiles), static_cast<unsigned>(split.count)), Tile::kThreads, kShared,
-                            stream>>>(args, wide_x, wide_w, split);
+  forward_kernel<T, Tile>
+      <<<dim3(grid_size(op, tiles), static_cast<unsigned>(split.count)), Tile::kThreads, kShared, stream>>>(
+          args, wide_x, wide_w, split);
   check(op, cudaGetLastError());
   if (split.count > 1) {
     add_parts_kernel<T><<<grid_size(op, (size + 255) / 256), 256, 0, stream>>>(
@@ -151,8 +153,9 @@ void launch_gradient(const char* op, const GradientArgs& args, int device, cudaS
   allow_shared(op, gradient_kernel<T, kWarps>, device, kShared, done);
   const bool wide = wide_rows<T>(args.v.data, args.v.row, args.v.col, shift) &&
                     wide_rows<T>(args.v.data, args.v_pass, args.v.col, shift);
-  gradient_kernel<T, kWarps><<<dim3(grid_size(op, tiles), static_cast<unsigned>(count)), 32 * kWarps, kShared, stream>>>(
-      args, wide, workspace.data(), per_split);
+  gradient_kernel<T, kWarps>
+      <<<dim3(grid_size(op, tiles), static_cast<unsigned>(count)), 32 * kWarps, kShared, stream>>>(
+          args, wide, workspace.data(), per_split);
   check(op, cudaGetLastError());
   if (count > 1) {
     add_parts_kernel<T><<<grid_size(op, (size + 255) / 256), 256, 0, stream>>>(
@@ -183,7 +186,8 @@ __global__ void bias_gradient_kernel(const T* dy, std::int64_t passes, std::int6
   S sum = 0;
   if (n < outputs)
     for (std::int64_t pass = 0; pass < passes; ++pass)
-      for (std::int64_t m = threadIdx.y; m < rows; m += 8) sum += load_sum(dy + pass * dy_pass + m * dy_row + n * dy_col);
+      for (std::int64_t m = threadIdx.y; m < rows; m += 8)
+        sum += load_sum(dy + pass * dy_pass + m * dy_row + n * dy_col);
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || n >= outputs) return;
@@ -197,9 +201,9 @@ __global__ void mask_kernel(DropconnectMaskArgs args, std::int64_t size) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += step) {
     const std::int64_t k = i % args.shape.inputs, row = i / args.shape.inputs;
     const std::int64_t n = row % args.shape.outputs, m = row / args.shape.outputs;
-    const bool drop = plane_less(seed, args.mask.threshold, args.mask.first_input + static_cast<std::uint64_t>(k),
-                                 args.mask.first_output + static_cast<std::uint32_t>(n), args.mask.sample(0, m),
-                                 args.mask.tag);
+    const bool drop =
+        plane_less(seed, args.mask.threshold, args.mask.first_input + static_cast<std::uint64_t>(k),
+                   args.mask.first_output + static_cast<std::uint32_t>(n), args.mask.sample(0, m), args.mask.tag);
     args.keep[m * args.strides[0] + n * args.strides[1] + k * args.strides[2]] = drop ? 0 : 1;
   }
 }
