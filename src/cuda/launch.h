@@ -1,10 +1,13 @@
-// What every launcher needs: errors that are raised, the right device, a grid that fits.
+// What every launcher needs: errors that are raised, the right device, launches that may overlap.
 #ifndef MASKLESS_SRC_CUDA_LAUNCH_H_
 #define MASKLESS_SRC_CUDA_LAUNCH_H_
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "maskless/error.h"
 #include "maskless/tensor.h"
@@ -17,6 +20,18 @@ inline void check(const char* op, cudaError_t status) {
   cudaGetLastError();  // leave no sticky launch error behind
   throw Error(ErrorKind::kRuntime, op, "device", "cuda failed", cudaGetErrorString(status));
 }
+
+inline constexpr std::int64_t kMaxBlocks = 0x7FFFFFFF;
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Blocks of a one-dimensional grid, at most as many as there can be (kernels then loop).
+inline unsigned blocks_for(std::int64_t items, std::int64_t items_a_block) {
+  return static_cast<unsigned>(std::min(ceil_div(items, items_a_block), kMaxBlocks));
+}
+
+/// Fit for 16-byte accesses?
+inline bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
 /// Makes a device current, and the caller's device current again at the end.
 class DeviceGuard {
@@ -36,6 +51,38 @@ class DeviceGuard {
   int previous_ = 0;
   bool changed_ = false;
 };
+
+/// Programmatic dependent launch: a kernel launched with launch_early may start while the one before it on the stream
+/// still runs, and must call this before it touches memory that kernels share. It returns when all work before this
+/// kernel is complete and visible. Without overlap (older devices, plain launches) it does nothing.
+__device__ inline void wait_for_earlier_work() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next kernel on the stream start (and wait as above) before this one ends.
+__device__ inline void let_later_work_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Was the loaded code of a kernel compiled for an architecture on which wait_for_earlier_work waits? Asked once a
+/// kernel and device by launch_early.
+template <typename... Params>
+bool waits(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess) return attributes.ptxVersion >= 90;
+  cudaGetLastError();
+  return false;
+}
+
+template <typename... Params, typename... Args>
+void launch(const char* op, void (*kernel)(Params...), dim3 grid, dim3 block, void* stream, const Args&... args) {
+  kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(args...);
+  check(op, cudaGetLastError());
+}
 
 }  // namespace maskless::cuda
 

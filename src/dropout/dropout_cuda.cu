@@ -1,84 +1,187 @@
-// A first, simple backend: one element a thread, by its coordinates.
+// Dropout's CUDA backend: which kernel takes which memory.
+#include <algorithm>
+
 #include "common/visit.h"
-#include "cuda/launch.h"
 #include "dropout/dropout_kernels.h"
-#include "dropout/dropout_reference.h"
+#include "dropout/dropout_strided_cuda.h"
 
 namespace maskless::cuda {
 namespace {
 
+// Tuning, measured on an H200 (bench/): threads a block and octets (eight positions, one Philox call) a thread.
 constexpr int kThreads = 256;
-
-struct Element {
-  std::int64_t row = 0;
-  std::uint64_t index = 0;
-  std::int64_t at[kMaxOperands] = {};
-};
-
-__device__ Element locate(const IndexSpace& space, std::int64_t e) {
-  Element element;
-  element.index = space.first_index;
-  for (int d = space.rank - 1; d >= 0; --d) {
-    const std::int64_t coord = e % space.shape[d];
-    e /= space.shape[d];
-    element.index += space.index_strides[d] * static_cast<std::uint64_t>(coord);
-    for (int o = 0; o < space.operands; ++o) element.at[o] += space.strides[o][d] * coord;
-    element.row = coord;
+constexpr int kSmallThreads = 128;
+constexpr std::int64_t kSmallOctets = 1 << 18;  // up to here one octet a thread, to fill the chip
+template <typename T, bool kTriton>
+constexpr int kUnroll = kTriton || sizeof(T) == 8 ? 1
+                        : sizeof(T) == 4          ? 2
+                                                  : 4;
+constexpr std::int64_t kShortRow = 64;  // rows shorter than this are not worth a block
+/// Calls f with std::bool_constant: the Triton layout has kernels of its own where the generator is the limit.
+template <typename F>
+void visit_layout(bool triton, F&& f) {
+  if (triton) {
+    f(std::true_type{});
+  } else {
+    f(std::false_type{});
   }
-  return element;
-}
-
-template <typename F>
-__global__ void for_each_kernel(IndexSpace space, F f) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t e = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; e < space.size; e += step)
-    f(e, locate(space, e));
-}
-
-template <typename F>
-void for_each(const char* op, const IndexSpace& space, Device device, void* stream, F f) {
-  DeviceGuard guard(op, device);
-  const std::int64_t blocks = (space.size + kThreads - 1) / kThreads;
-  const auto grid = static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
-  for_each_kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(space, f);
-  check(op, cudaGetLastError());
 }
 
 template <typename T>
-struct DropoutElement {
-  DropoutArgs args;
-  __device__ void operator()(std::int64_t, const Element& e) const {
-    const bool kept = reference::keep(args.mask, reference::seed_of(args.mask, e.row), e.index);
-    static_cast<T*>(args.y)[e.at[1]] =
-        kept ? reference::scaled(static_cast<const T*>(args.x)[e.at[0]], args.scale, args.copy) : T{};
-  }
-};
+Scale<T> scale_of(const DropoutArgs& args) {
+  return {static_cast<ArithmeticType<T>>(args.scale), args.copy};
+}
 
-struct KeepMaskElement {
-  KeepMaskArgs args;
-  __device__ void operator()(std::int64_t, const Element& e) const {
-    args.keep[e.at[0]] = reference::keep(args.mask, reference::seed_of(args.mask, e.row), e.index) ? 1 : 0;
+template <typename T>
+DropElement<T> element_of(const DropoutArgs& args) {
+  return {static_cast<const T*>(args.x), static_cast<T*>(args.y), scale_of<T>(args)};
+}
+
+/// Contiguous memory. False if x, y and the positions have no alignment in common: then it is a line.
+template <typename T>
+bool flat(const char* op, const DropoutArgs& args, void* stream) {
+  const IndexSpace& space = args.space;
+  FlatArgs<T> flat;
+  flat.x = static_cast<const T*>(args.x);
+  flat.y = static_cast<T*>(args.y);
+  const std::int64_t head =
+      std::min<std::int64_t>(static_cast<std::int64_t>((8 - space.first_index % 8) % 8), space.size);
+  flat.octets = (space.size - head) / 8;
+  if (flat.octets > 0 && (!aligned(flat.x + head) || !aligned(flat.y + head))) return false;
+  flat.head = static_cast<std::uint8_t>(head);
+  flat.tail = static_cast<std::uint8_t>(space.size - head - 8 * flat.octets);
+  flat.first_index = space.first_index;
+  flat.mask = device_mask(args.mask);
+  flat.scale = scale_of<T>(args).value;
+  flat.copy = args.copy;
+  visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
+    if (flat.octets <= kSmallOctets) {
+      launch(op, dropout_flat_kernel<T, 1, triton.value>, std::max(1u, blocks_for(flat.octets, kSmallThreads)),
+             kSmallThreads, stream, flat);
+    } else {
+      constexpr int kOctets = kUnroll<T, triton.value>;
+      launch(op, dropout_flat_kernel<T, kOctets, triton.value>, blocks_for(flat.octets, kThreads * kOctets), kThreads,
+             stream, flat);
+    }
+  });
+  return true;
+}
+
+/// Do all rows of the space start at positions of a multiple of 8, and in operands of aligned memory?
+template <typename T>
+bool rows_aligned(const IndexSpace& space, const T* x, const T* y) {
+  bool all = space.first_index % 8 == 0 && aligned(x) && aligned(y);
+  for (int d = 0; d < space.rank - 1; ++d)
+    all = all && space.index_strides[d] % 8 == 0 && space.strides[0][d] % kVectorSize<T> == 0 &&
+          space.strides[1][d] % kVectorSize<T> == 0;
+  return all;
+}
+
+template <typename T>
+void rows(const char* op, const DropoutArgs& args, void* stream) {
+  const IndexSpace& space = args.space;
+  const std::int64_t octets = space.shape[space.rank - 1] / 8, count = space.size / space.shape[space.rank - 1];
+  visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
+    constexpr int kOctets = std::min(2, kUnroll<T, triton.value>);
+    const auto threads = static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, 32 * kOctets) * 32, kThreads));
+    const dim3 grid(static_cast<unsigned>(count),
+                    static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, threads * kOctets), 65535)));
+    launch(op, dropout_rows_kernel<T, kOctets, triton.value>, grid, threads, stream, space, element_of<T>(args),
+           strided_mask(args.mask));
+  });
+}
+
+/// The dimension, other than the last, in which operand o's elements lie side by side; -1 if there is none.
+int dense_dim(const IndexSpace& space, int o) {
+  for (int d = 0; d < space.rank - 1; ++d)
+    if (space.strides[o][d] == 1) return d;
+  return -1;
+}
+
+Plane make_plane(const IndexSpace& space, int along, std::int64_t tile_along, std::int64_t tile_across) {
+  const int last = space.rank - 1;
+  Plane plane;
+  plane.along = space.shape[along];
+  plane.across = space.shape[last];
+  plane.along_index = space.index_strides[along];
+  for (int o = 0; o < 2; ++o) {
+    plane.along_stride[o] = space.strides[o][along];
+    plane.across_stride[o] = space.strides[o][last];
   }
-};
+  plane.outer.operands = space.operands;
+  plane.outer.first_index = space.first_index;
+  for (int d = 0; d < last; ++d) {
+    if (d == along) continue;
+    const int to = plane.outer.rank++;
+    plane.outer.shape[to] = space.shape[d];
+    plane.outer.index_strides[to] = space.index_strides[d];
+    for (int o = 0; o < 2; ++o) plane.outer.strides[o][to] = space.strides[o][d];
+  }
+  plane.tiles_along = ceil_div(plane.along, tile_along);
+  plane.tiles_across = ceil_div(plane.across, tile_across);
+  plane.tiles = space.size / plane.along / plane.across * plane.tiles_along * plane.tiles_across;
+  return plane;
+}
+
+template <typename T>
+void columns(const char* op, const DropoutArgs& args, int along, void* stream) {
+  const IndexSpace& space = args.space;
+  bool pairs = sizeof(T) == 2 && space.shape[along] % 2 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 4 == 0 &&
+               reinterpret_cast<std::uintptr_t>(args.y) % 4 == 0;
+  for (int d = 0; d < space.rank; ++d)
+    pairs = pairs && (d == along || (space.strides[0][d] % 2 == 0 && space.strides[1][d] % 2 == 0));
+  constexpr int kWide = sizeof(T) == 2 ? 2 : 1;
+  const Plane plane = make_plane(space, along, kColumnLanes * (pairs ? kWide : 1), kColumnOctets * 8);
+  launch(op, pairs ? dropout_columns_kernel<T, kWide> : dropout_columns_kernel<T, 1>, blocks_for(plane.tiles, 1),
+         kStridedThreads, stream, plane, element_of<T>(args), strided_mask(args.mask));
+}
+
+/// `out`: y's memory is the one that does not run with the positions.
+template <typename T>
+void transpose(const char* op, const DropoutArgs& args, int along, bool out, void* stream) {
+  const IndexSpace& space = args.space;
+  const int straight = out ? 0 : 1;  // the operand whose memory runs with the positions
+  bool vectors = aligned(out ? args.x : args.y);
+  for (int d = 0; d < space.rank - 1; ++d) vectors = vectors && space.strides[straight][d] % kVectorSize<T> == 0;
+  const Plane plane = make_plane(space, along, kTile, kTile);
+  launch(op, out ? dropout_transpose_kernel<T, true> : dropout_transpose_kernel<T, false>, blocks_for(plane.tiles, 1),
+         kStridedThreads, stream, plane, element_of<T>(args), strided_mask(args.mask), vectors);
+}
+
+template <typename T>
+void strided(const char* op, const DropoutArgs& args, void* stream) {
+  const IndexSpace& space = args.space;
+  const int last = space.rank - 1;
+  const auto general = [&] { launch_lines_or_elements(op, space, args.mask, stream, element_of<T>(args)); };
+  if (space.rank == 0 || space.index_strides[last] != 1) return general();
+  const std::int64_t size = space.shape[last];
+  const bool x_straight = space.strides[0][last] == 1, y_straight = space.strides[1][last] == 1;
+  if (x_straight && y_straight) {
+    const bool fits = space.size / size <= kMaxBlocks && size >= kShortRow;
+    if (fits && rows_aligned(space, static_cast<const T*>(args.x), static_cast<const T*>(args.y)))
+      return rows<T>(op, args, stream);
+    return general();
+  }
+  const int x_along = dense_dim(space, 0), y_along = dense_dim(space, 1);
+  const auto wide = [&](int along) { return along >= 0 && space.shape[along] >= 16 && size >= 8; };
+  if (x_along == y_along && wide(x_along)) return columns<T>(op, args, x_along, stream);
+  if (y_straight && wide(x_along)) return transpose<T>(op, args, x_along, false, stream);
+  if (x_straight && wide(y_along)) return transpose<T>(op, args, y_along, true, stream);
+  general();
+}
 
 }  // namespace
 
 void dropout(const DropoutArgs& args, Device device, void* stream) {
+  const char* op = "dropout";
+  DeviceGuard guard(op, device);
+  DropoutArgs plain = args;
+  if (args.mask.threshold == 0) plain.mask.layout = Layout::kPacked;  // all is kept in either layout
   visit_floating(args.dtype, [&](auto type) {
-    for_each("dropout", args.space, device, stream, DropoutElement<typename decltype(type)::type>{args});
+    using T = typename decltype(type)::type;
+    const bool one_row = args.space.contiguous() && args.mask.row_seeds == nullptr;
+    if (!one_row || !flat<T>(op, plain, stream)) strided<T>(op, plain, stream);
   });
-}
-
-void keep_mask(const KeepMaskArgs& args, Device device, void* stream) {
-  for_each("keep_mask", args.space, device, stream, KeepMaskElement{args});
-}
-
-void keep_mask_packed(const KeepMaskPackedArgs&, Device, void*) {
-  throw Error(ErrorKind::kRuntime, "keep_mask_packed", "device", "cuda is not supported yet", "");
-}
-
-void masked_dropout(const MaskedDropoutArgs&, Device, void*) {
-  throw Error(ErrorKind::kRuntime, "masked_dropout", "device", "cuda is not supported yet", "");
 }
 
 }  // namespace maskless::cuda

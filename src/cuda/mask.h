@@ -1,0 +1,130 @@
+// Dropout's decisions on the device, eight at a time: one Philox call for the eight high halves of u, and a second one
+// only where a high half ties with the threshold's (once in 65,536 elements).
+#ifndef MASKLESS_SRC_CUDA_MASK_H_
+#define MASKLESS_SRC_CUDA_MASK_H_
+
+#include <cstdint>
+
+#include "common/dropout_mask.h"
+#include "cuda/philox.h"
+
+namespace maskless::cuda {
+
+/// What a kernel needs of a DropoutMask, small enough for the parameters of a kernel of a microsecond.
+struct DeviceMask {
+  std::uint64_t seed = 0;
+  const std::uint64_t* seed_pointer = nullptr;
+  std::uint32_t high = 0;  // packed: T's high half, in both halves. Triton: unused
+  std::uint32_t low = 0;   // packed: T's low half, or 2^16 if T is 2^32. Triton: the threshold
+  std::uint32_t tag = 0;   // counter word 3
+};
+
+inline DeviceMask device_mask(const DropoutMask& mask) {
+  DeviceMask device;
+  device.seed = mask.seed;
+  device.seed_pointer = mask.seed_pointer;
+  device.tag = counter_tag(Op::kDropout, mask.stream);
+  if (mask.layout == Layout::kTriton) {
+    device.low = static_cast<std::uint32_t>(mask.threshold);
+    return device;
+  }
+  // T = 2^32 as 0xFFFF with a low half that no 16 bits reach: the code below needs no case for p = 1.
+  const bool all = mask.threshold >> 32 != 0;
+  device.high = (all ? 0xFFFFu : static_cast<std::uint32_t>(mask.threshold >> 16)) * 0x00010001u;
+  device.low = all ? 0x10000u : static_cast<std::uint32_t>(mask.threshold & 0xFFFFu);
+  return device;
+}
+
+__device__ inline std::uint64_t seed_of(const DeviceMask& mask) {
+  return mask.seed_pointer != nullptr ? *mask.seed_pointer : mask.seed;
+}
+
+/// Eight decisions as flags: bit 15 of word j is 1 if element 2j is kept, bit 31 if element 2j + 1 is. Other bits: any.
+struct Flags {
+  std::uint32_t word[4];
+};
+
+inline constexpr std::uint32_t kFlagBits = 0x80008000u;
+
+/// Decisions of positions 8 * block ... 8 * block + 7.
+__device__ inline Flags keep_flags(const DeviceMask& mask, std::uint64_t seed, std::uint64_t block) {
+  Words4 counter = {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, mask.tag}};
+  const Words4 words = philox(counter, philox_key(seed));
+  // A half h is above the threshold's half t iff h + (0xFFFF - t) carries out of 16 bits. The low 15 bits are added
+  // apart, so that no carry crosses; the carry out of the top bit is a majority of three.
+  const std::uint32_t addend = ~mask.high, addend15 = addend & ~kFlagBits;
+  Flags flags;
+  std::uint32_t tied = 0;  // a superset of h == t: the 15-bit sum is then all ones
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const std::uint32_t h = words.w[j];
+    const std::uint32_t sum = (h & ~kFlagBits) + addend15;
+    flags.word[j] = (h & addend) | (h & sum) | (addend & sum);
+    tied |= sum ^ (sum + 0x00010001u);
+  }
+  if ((tied & kFlagBits) != 0) {
+    counter.w[2] = 1;
+    const Words4 low = philox_rolled(counter, philox_key(seed));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const std::uint32_t difference = words.w[j] ^ mask.high;
+      if ((difference & 0xFFFFu) == 0 && (low.w[j] & 0xFFFFu) >= mask.low) flags.word[j] |= 0x8000u;
+      if ((difference >> 16) == 0 && (low.w[j] >> 16) >= mask.low) flags.word[j] |= 0x80000000u;
+    }
+  }
+  return flags;
+}
+
+/// Eight flags as a byte: bit j is position j.
+__device__ inline std::uint32_t to_byte(const Flags& flags) {
+  std::uint32_t spread = 0;  // even positions in bits 0, 2, 4, 6, odd ones 16 above
+#pragma unroll
+  for (int j = 0; j < 4; ++j) spread |= flags.word[j] >> (15 - 2 * j) & (0x00010001u << (2 * j));
+  return (spread | spread >> 15) & 0xFFu;
+}
+
+/// Triton layout: is the element with this word 0 kept? The folded word is below t iff the word, as a signed number, is
+/// in [-t, t), t <= 2^31.
+__device__ inline bool triton_keep(std::uint32_t word, std::uint32_t t) { return t == 0 || word + t > 2 * t - 1; }
+
+/// Triton layout: word 0 of the Philox call of position 8 * block + j. Counter words 2 and 3 are 0 and only word 0 is
+/// wanted, so of the 20 products 15 remain: round 1 has none but its first, of which many j share one and an addition,
+/// round 2 has one that is not shared, and rounds 9 and 10 need a half of three.
+__device__ inline std::uint32_t triton_word0(std::uint64_t seed, std::uint64_t block, std::uint32_t j) {
+  Words2 k = philox_key(seed);
+  std::uint32_t high, low;
+  multiply_wide(kPhiloxM0, static_cast<std::uint32_t>(block << 3), high, low);
+  const std::uint64_t product = (std::uint64_t{high} << 32 | low) + std::uint64_t{kPhiloxM0} * j;
+  Words4 c = {{static_cast<std::uint32_t>(block >> 29) ^ k.w[0], 0, static_cast<std::uint32_t>(product >> 32) ^ k.w[1],
+               static_cast<std::uint32_t>(product)}};
+  k.w[0] += kPhiloxW0;
+  k.w[1] += kPhiloxW1;
+#pragma unroll
+  for (int round = 2; round <= 8; ++round) philox_round(c, k);
+  const std::uint32_t c1 = kPhiloxM1 * c.w[2], c2 = __umulhi(kPhiloxM0, c.w[0]) ^ c.w[3] ^ k.w[1];
+  return __umulhi(kPhiloxM1, c2) ^ c1 ^ (k.w[0] + kPhiloxW0);
+}
+
+/// Decisions of positions 8 * block ... + 7 in either layout, as a byte. For kernels bound by their access pattern.
+__device__ inline std::uint32_t keep_byte(const DeviceMask& mask, bool triton, std::uint64_t seed,
+                                          std::uint64_t block) {
+  if (!triton) return to_byte(keep_flags(mask, seed, block));
+  std::uint32_t byte = 0;
+#pragma unroll 1
+  for (std::uint32_t j = 0; j < 8; ++j)
+    byte |= static_cast<std::uint32_t>(triton_keep(triton_word0(seed, block, j), mask.low)) << j;
+  return byte;
+}
+
+/// Decisions of positions index ... index + 7, whatever the index.
+__device__ inline std::uint32_t keep_byte_at(const DeviceMask& mask, bool triton, std::uint64_t seed,
+                                             std::uint64_t index) {
+  const unsigned phase = static_cast<unsigned>(index & 7);
+  std::uint32_t byte = keep_byte(mask, triton, seed, index >> 3) >> phase;
+  if (phase != 0) byte |= keep_byte(mask, triton, seed, (index >> 3) + 1) << (8 - phase);
+  return byte & 0xFFu;
+}
+
+}  // namespace maskless::cuda
+
+#endif  // MASKLESS_SRC_CUDA_MASK_H_

@@ -1,0 +1,168 @@
+// The kernels for memory in the order of the positions: a copy that drops.
+#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUDA_H_
+#define MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUDA_H_
+
+#include "cuda/launch.h"
+#include "cuda/mask.h"
+#include "cuda/vector.h"
+
+namespace maskless::cuda {
+
+/// Bytes 1 and 3 of a word by their sign: 0xFFFF in each half whose top bit (a flag) is set, else 0.
+__device__ inline std::uint32_t spread_flags(std::uint32_t word) {
+  std::uint32_t mask;
+  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(mask) : "r"(word));
+  return mask;
+}
+
+/// What kept elements are multiplied by, and whether.
+template <typename T>
+struct Scale {
+  ArithmeticType<T> value;
+  bool copy;
+};
+
+/// A kept element.
+__device__ inline float scale_element(float x, Scale<float> s) { return s.copy ? x : x * s.value; }
+__device__ inline double scale_element(double x, Scale<double> s) { return s.copy ? x : x * s.value; }
+__device__ inline Float16 scale_element(Float16 x, Scale<Float16> s) {
+  const float product = __half2float(__ushort_as_half(x.bits)) * s.value;
+  return s.copy ? x : Float16{__half_as_ushort(__float2half_rn(product))};
+}
+__device__ inline BFloat16 scale_element(BFloat16 x, Scale<BFloat16> s) {
+  const float product = to_float(x) * s.value;
+  return s.copy ? x : BFloat16{__bfloat16_as_ushort(__float2bfloat16_rn(product))};
+}
+
+/// 16-bit elements: a vector is the eight elements of one Philox call.
+template <typename T>
+__device__ inline Vector apply(const Vector& x, const Flags& flags, Scale<T> scale) {
+  Vector y;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float2 f = unpack2<T>(x.word[j]);
+    const std::uint32_t product = pack2<T>(make_float2(f.x * scale.value, f.y * scale.value));
+    y.word[j] = (scale.copy ? x.word[j] : product) & spread_flags(flags.word[j]);
+  }
+  return y;
+}
+
+/// 32- and 64-bit elements: bit i of `keep` is the vector's element i.
+__device__ inline Vector apply(const Vector& x, std::uint32_t keep, Scale<float> scale) {
+  Vector y;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float product = scale.copy ? x.f32[i] : x.f32[i] * scale.value;
+    y.f32[i] = (keep >> i & 1u) != 0 ? product : 0.0f;
+  }
+  return y;
+}
+__device__ inline Vector apply(const Vector& x, std::uint32_t keep, Scale<double> scale) {
+  Vector y;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const double product = scale.copy ? x.f64[i] : x.f64[i] * scale.value;
+    y.f64[i] = (keep >> i & 1u) != 0 ? product : 0.0;
+  }
+  return y;
+}
+
+/// One tile by one thread block: up to blockDim.x * kUnroll Philox calls ("octets" of eight positions), of which the
+/// first `octets` exist. Each access of a warp is 512 bytes without a gap: for 4- and 8-byte elements an octet spans
+/// 2 or 4 vectors, and so many lanes share each other's calls by shuffles.
+template <typename T, int kUnroll, bool kTriton>
+__device__ inline void drop_tile(const T* x, T* y, unsigned octets, std::uint64_t first_octet, const DeviceMask& mask,
+                                 std::uint64_t seed, Scale<T> scale) {
+  constexpr int kShare = 8 / kVectorSize<T>;  // vectors an octet spans
+  const unsigned lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const unsigned mine = lane % kShare, group = lane / kShare;
+  const auto* from = reinterpret_cast<const uint4*>(x);
+  auto* to = reinterpret_cast<uint4*>(y);
+
+  Vector v[kUnroll][kShare];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+    for (int k = 0; k < kShare; ++k) {
+      const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
+      if (at < octets * kShare) v[u][k].all = from[at];
+    }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const std::uint64_t octet = first_octet + u * blockDim.x + warp * 32 + mine * (32 / kShare) + group;
+    if constexpr (kTriton) {
+      // One call an element: nothing to share. Elements of this lane's vectors, in order.
+#pragma unroll
+      for (int k = 0; k < kShare; ++k) {
+        const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
+        const std::uint64_t own = first_octet + at / kShare;
+        const std::uint32_t part = (at % kShare) * kVectorSize<T>;
+        Vector out;
+        if constexpr (sizeof(T) == 2) {
+          Flags flags;
+#pragma unroll
+          for (std::uint32_t j = 0; j < 4; ++j)
+            flags.word[j] = (triton_keep(triton_word0(seed, own, 2 * j), mask.low) ? 0x8000u : 0u) |
+                            (triton_keep(triton_word0(seed, own, 2 * j + 1), mask.low) ? 0x80000000u : 0u);
+          out = apply(v[u][k], flags, scale);
+        } else {
+          std::uint32_t keep = 0;
+#pragma unroll
+          for (std::uint32_t j = 0; j < kVectorSize<T>; ++j)
+            keep |= (triton_keep(triton_word0(seed, own, part + j), mask.low) ? 1u : 0u) << j;
+          out = apply(v[u][k], keep, scale);
+        }
+        if (at < octets * kShare) to[at] = out.all;
+      }
+    } else {
+      const Flags flags = keep_flags(mask, seed, octet);
+      if constexpr (sizeof(T) == 2) {
+        const unsigned at = u * blockDim.x + threadIdx.x;
+        if (at < octets) to[at] = apply(v[u][0], flags, scale).all;
+      } else {
+        const std::uint32_t byte = to_byte(flags);
+#pragma unroll
+        for (int k = 0; k < kShare; ++k) {
+          const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
+          const std::uint32_t keep = __shfl_sync(0xFFFFFFFFu, byte, lane - mine + k) >> (mine * kVectorSize<T>);
+          if (at < octets * kShare) to[at] = apply(v[u][k], keep, scale).all;
+        }
+      }
+    }
+  }
+}
+
+/// `head` elements up to a multiple of 8, whole octets from 16-byte aligned memory on, `tail` elements.
+template <typename T>
+struct FlatArgs {
+  const T* x;
+  T* y;
+  std::int64_t octets;
+  std::uint64_t first_index;
+  DeviceMask mask;
+  ArithmeticType<T> scale;
+  std::uint8_t head, tail;  // fewer than 8
+  bool copy;
+};
+
+template <typename T, int kUnroll, bool kTriton>
+__global__ void dropout_flat_kernel(FlatArgs<T> args) {
+  wait_for_earlier_work();
+  const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kUnroll;
+  const std::int64_t start = tile * blockIdx.x, rest = args.octets - start, at = args.head + 8 * start;
+  const Scale<T> scale = {args.scale, args.copy};
+  const std::uint64_t seed = seed_of(args.mask);
+  drop_tile<T, kUnroll, kTriton>(args.x + at, args.y + at, static_cast<unsigned>(rest < tile ? rest : tile),
+                                 ((args.first_index + args.head) >> 3) + start, args.mask, seed, scale);
+  if ((args.head | args.tail) != 0 && blockIdx.x == 0 && threadIdx.x < args.head + args.tail) {
+    const unsigned t = threadIdx.x;
+    const std::int64_t e = t < args.head ? t : t + 8 * args.octets;
+    const std::uint64_t index = args.first_index + e;
+    const std::uint32_t byte = keep_byte(args.mask, kTriton, seed, index >> 3);
+    args.y[e] = (byte >> (index & 7) & 1u) != 0 ? scale_element(args.x[e], scale) : T{};
+  }
+}
+
+}  // namespace maskless::cuda
+
+#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUDA_H_
