@@ -3,20 +3,22 @@
 
 #include "common/visit.h"
 #include "dropout/dropout_kernels.h"
-#include "dropout/dropout_strided_cuda.h"
+#include "dropout/dropout_planes_cuda.h"
 
 namespace maskless::cuda {
 namespace {
 
-// Tuning, measured on an H200 (bench/): threads a block and octets (eight positions, one Philox call) a thread.
-constexpr int kThreads = 256;
-constexpr int kSmallThreads = 128;
-constexpr std::int64_t kSmallOctets = 1 << 18;  // up to here one octet a thread, to fill the chip
+// Tuning, measured on an H200 (bench/results/). A block of 128 threads that moves 2 or 4 KiB each way is best: more
+// bytes a thread or larger blocks cost 1 to 3 %.
+template <typename T>
+constexpr unsigned kThreads = sizeof(T) == 8 ? 64 : 128;
+/// Octets (eight positions, one Philox call) a thread. In the Triton layout, bound by its call an element, it is 16
+/// elements, to share what is common to them.
 template <typename T, bool kTriton>
-constexpr int kUnroll = kTriton || sizeof(T) == 8 ? 1
-                        : sizeof(T) == 4          ? 2
-                                                  : 4;
-constexpr std::int64_t kShortRow = 64;  // rows shorter than this are not worth a block
+constexpr int kUnroll = kTriton && sizeof(T) < 8 ? 2 : 1;
+constexpr std::int64_t kSmallOctets = 1 << 14;  // up to here the next kernel may start beside this one
+constexpr std::int64_t kMaxGridY = 65535;
+constexpr std::int64_t kShortRow = 256;  // rows shorter than this are not worth a block
 /// Calls f with std::bool_constant: the Triton layout has kernels of its own where the generator is the limit.
 template <typename F>
 void visit_layout(bool triton, F&& f) {
@@ -39,7 +41,7 @@ DropElement<T> element_of(const DropoutArgs& args) {
 
 /// Contiguous memory. False if x, y and the positions have no alignment in common: then it is a line.
 template <typename T>
-bool flat(const char* op, const DropoutArgs& args, void* stream) {
+bool flat(const char* op, const DropoutArgs& args, Device device, void* stream) {
   const IndexSpace& space = args.space;
   FlatArgs<T> flat;
   flat.x = static_cast<const T*>(args.x);
@@ -54,15 +56,11 @@ bool flat(const char* op, const DropoutArgs& args, void* stream) {
   flat.mask = device_mask(args.mask);
   flat.scale = scale_of<T>(args).value;
   flat.copy = args.copy;
+  flat.small = flat.octets <= kSmallOctets;
   visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
-    if (flat.octets <= kSmallOctets) {
-      launch(op, dropout_flat_kernel<T, 1, triton.value>, std::max(1u, blocks_for(flat.octets, kSmallThreads)),
-             kSmallThreads, stream, flat);
-    } else {
-      constexpr int kOctets = kUnroll<T, triton.value>;
-      launch(op, dropout_flat_kernel<T, kOctets, triton.value>, blocks_for(flat.octets, kThreads * kOctets), kThreads,
-             stream, flat);
-    }
+    constexpr int kOctets = kUnroll<T, triton.value>;
+    const unsigned blocks = std::max(1u, blocks_for(flat.octets, kThreads<T> * kOctets));
+    launch_early<dropout_flat_kernel<T, kOctets, triton.value>>(op, device, blocks, kThreads<T>, stream, flat);
   });
   return true;
 }
@@ -80,12 +78,14 @@ bool rows_aligned(const IndexSpace& space, const T* x, const T* y) {
 template <typename T>
 void rows(const char* op, const DropoutArgs& args, void* stream) {
   const IndexSpace& space = args.space;
-  const std::int64_t octets = space.shape[space.rank - 1] / 8, count = space.size / space.shape[space.rank - 1];
+  const std::int64_t size = space.shape[space.rank - 1], octets = size / 8, count = space.size / size;
   visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
-    constexpr int kOctets = std::min(2, kUnroll<T, triton.value>);
-    const auto threads = static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, 32 * kOctets) * 32, kThreads));
-    const dim3 grid(static_cast<unsigned>(count),
-                    static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, threads * kOctets), 65535)));
+    constexpr int kOctets = kUnroll<T, triton.value>;
+    const auto threads =
+        static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, 32 * kOctets) * 32, kThreads<T>));
+    const std::int64_t planes = ceil_div(count, kMaxGridY);
+    const dim3 grid(blocks_for(octets, threads * kOctets), static_cast<unsigned>(ceil_div(count, planes)),
+                    static_cast<unsigned>(planes));
     launch(op, dropout_rows_kernel<T, kOctets, triton.value>, grid, threads, stream, space, element_of<T>(args),
            strided_mask(args.mask));
   });
@@ -131,7 +131,7 @@ void columns(const char* op, const DropoutArgs& args, int along, void* stream) {
   for (int d = 0; d < space.rank; ++d)
     pairs = pairs && (d == along || (space.strides[0][d] % 2 == 0 && space.strides[1][d] % 2 == 0));
   constexpr int kWide = sizeof(T) == 2 ? 2 : 1;
-  const Plane plane = make_plane(space, along, kColumnLanes * (pairs ? kWide : 1), kColumnOctets * 8);
+  const Plane plane = make_plane(space, along, kColumnLanes * (pairs ? kWide : 1), kColumnPositions);
   launch(op, pairs ? dropout_columns_kernel<T, kWide> : dropout_columns_kernel<T, 1>, blocks_for(plane.tiles, 1),
          kStridedThreads, stream, plane, element_of<T>(args), strided_mask(args.mask));
 }
@@ -140,24 +140,32 @@ void columns(const char* op, const DropoutArgs& args, int along, void* stream) {
 template <typename T>
 void transpose(const char* op, const DropoutArgs& args, int along, bool out, void* stream) {
   const IndexSpace& space = args.space;
-  const int straight = out ? 0 : 1;  // the operand whose memory runs with the positions
+  const int straight = out ? 0 : 1;  // the operand whose memory runs with the positions; the other is crossed
   bool vectors = aligned(out ? args.x : args.y);
-  for (int d = 0; d < space.rank - 1; ++d) vectors = vectors && space.strides[straight][d] % kVectorSize<T> == 0;
+  bool pairs =
+      sizeof(T) == 2 && space.shape[along] % 2 == 0 && reinterpret_cast<std::uintptr_t>(out ? args.y : args.x) % 4 == 0;
+  for (int d = 0; d < space.rank; ++d) {
+    vectors = vectors && (d == space.rank - 1 || space.strides[straight][d] % kVectorSize<T> == 0);
+    pairs = pairs && (d == along || space.strides[1 - straight][d] % 2 == 0);
+  }
   const Plane plane = make_plane(space, along, kTile, kTile);
-  launch(op, out ? dropout_transpose_kernel<T, true> : dropout_transpose_kernel<T, false>, blocks_for(plane.tiles, 1),
-         kStridedThreads, stream, plane, element_of<T>(args), strided_mask(args.mask), vectors);
+  constexpr int kWide = sizeof(T) == 2 ? 2 : 1;
+  const auto kernel = out ? (pairs ? dropout_transpose_kernel<T, true, kWide> : dropout_transpose_kernel<T, true, 1>)
+                          : (pairs ? dropout_transpose_kernel<T, false, kWide> : dropout_transpose_kernel<T, false, 1>);
+  launch(op, kernel, blocks_for(plane.tiles, 1), kStridedThreads, stream, plane, element_of<T>(args),
+         strided_mask(args.mask), vectors);
 }
 
 template <typename T>
 void strided(const char* op, const DropoutArgs& args, void* stream) {
   const IndexSpace& space = args.space;
   const int last = space.rank - 1;
-  const auto general = [&] { launch_lines_or_elements(op, space, args.mask, stream, element_of<T>(args)); };
+  const auto general = [&] { launch_any(op, space, args.mask, stream, element_of<T>(args)); };
   if (space.rank == 0 || space.index_strides[last] != 1) return general();
   const std::int64_t size = space.shape[last];
   const bool x_straight = space.strides[0][last] == 1, y_straight = space.strides[1][last] == 1;
   if (x_straight && y_straight) {
-    const bool fits = space.size / size <= kMaxBlocks && size >= kShortRow;
+    const bool fits = space.size / size <= kMaxGridY * kMaxGridY && size >= kShortRow;
     if (fits && rows_aligned(space, static_cast<const T*>(args.x), static_cast<const T*>(args.y)))
       return rows<T>(op, args, stream);
     return general();
@@ -180,7 +188,7 @@ void dropout(const DropoutArgs& args, Device device, void* stream) {
   visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const bool one_row = args.space.contiguous() && args.mask.row_seeds == nullptr;
-    if (!one_row || !flat<T>(op, plain, stream)) strided<T>(op, plain, stream);
+    if (!one_row || !flat<T>(op, plain, device, stream)) strided<T>(op, plain, stream);
   });
 }
 

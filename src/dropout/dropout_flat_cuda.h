@@ -143,10 +143,12 @@ struct FlatArgs {
   ArithmeticType<T> scale;
   std::uint8_t head, tail;  // fewer than 8
   bool copy;
+  bool small;  // the next kernel may start beside this one
 };
 
 template <typename T, int kUnroll, bool kTriton>
 __global__ void dropout_flat_kernel(FlatArgs<T> args) {
+  if (args.small) let_later_work_start();
   wait_for_earlier_work();
   const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kUnroll;
   const std::int64_t start = tile * blockIdx.x, rest = args.octets - start, at = args.head + 8 * start;

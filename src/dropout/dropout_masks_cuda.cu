@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
       byte = keep_byte_at(mask.mask, mask.triton, mask.seed(0), space.first_index + 8 * i) & ((1u << count) - 1);
     } else {
       for (int j = 0; j < count; ++j) {
-        const Place place = locate(space, 8 * i + j, space.rank);
+        const Place<1> place = locate<1>(space, 8 * i + j, space.rank);
         const std::uint32_t octet = keep_byte(mask.mask, mask.triton, mask.seed(place.row), place.index >> 3);
         byte |= (octet >> (place.index & 7) & 1u) << j;
       }
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     masked_dropout_strided_kernel(IndexSpace space, const T* x, const K* keep, T* y, Scale<T> scale) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t e = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; e < space.size; e += step) {
-    const Place place = locate(space, e, space.rank);
+    const Place<3> place = locate<3>(space, e, space.rank);
     y[place.at[2]] = keep[place.at[1]] != K{0} ? scale_element(x[place.at[0]], scale) : T{};
   }
 }
@@ -101,7 +101,7 @@ void keep_mask(const KeepMaskArgs& args, Device device, void* stream) {
     launch(op, keep_mask_kernel, blocks_for(space.size / 8, kThreads), kThreads, stream, args.keep, space.size / 8,
            space.first_index, device_mask(args.mask), args.mask.layout == Layout::kTriton);
   } else {
-    launch_lines_or_elements(op, space, args.mask, stream, KeepElement{args.keep});
+    launch_any(op, space, args.mask, stream, KeepElement{args.keep});
   }
 }
 
