@@ -17,6 +17,18 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
+/// The type that arithmetic on T is done in: float, or double for double.
+template <typename T>
+struct Arithmetic {
+  using type = float;
+};
+template <>
+struct Arithmetic<double> {
+  using type = double;
+};
+template <typename T>
+using ArithmeticType = typename Arithmetic<T>::type;
+
 namespace detail {
 MASKLESS_HOST_DEVICE inline std::uint32_t float_bits(float f) {
   std::uint32_t u;

@@ -28,18 +28,6 @@ union Vector {
 __device__ inline Vector load_vector(const void* p) { return {*static_cast<const uint4*>(p)}; }
 __device__ inline void store_vector(void* p, const Vector& v) { *static_cast<uint4*>(p) = v.all; }
 
-/// The type that arithmetic is done in.
-template <typename T>
-struct Arithmetic {
-  using type = float;
-};
-template <>
-struct Arithmetic<double> {
-  using type = double;
-};
-template <typename T>
-using ArithmeticType = typename Arithmetic<T>::type;
-
 /// Two 16-bit elements of a word as floats, and back with one rounding each.
 template <typename T>
 __device__ inline float2 unpack2(std::uint32_t word);
