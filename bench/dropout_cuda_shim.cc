@@ -111,12 +111,11 @@ SHIM int shim_norm(void* x, void* bias, void* residual, void* weight, void* norm
                    void* stream) {
   return guarded([&] {
     const DType type = static_cast<DType>(dtype);
-    bias_dropout_residual_norm(matrix(x, dtype, rows, cols), vector(bias, type, cols),
-                               matrix(residual, dtype, rows, cols), vector(weight, type, cols),
-                               vector(norm_bias, type, cols), matrix(sum, dtype, rows, cols),
-                               matrix(y, dtype, rows, cols), vector(mean, DType::kFloat32, rows),
-                               vector(rstd, DType::kFloat32, rows), rms != 0 ? Norm::kRms : Norm::kLayer, 1e-5,
-                               options(p, seed), on(stream));
+    bias_dropout_residual_norm(
+        matrix(x, dtype, rows, cols), vector(bias, type, cols), matrix(residual, dtype, rows, cols),
+        vector(weight, type, cols), vector(norm_bias, type, cols), matrix(sum, dtype, rows, cols),
+        matrix(y, dtype, rows, cols), vector(mean, DType::kFloat32, rows), vector(rstd, DType::kFloat32, rows),
+        rms != 0 ? Norm::kRms : Norm::kLayer, 1e-5, options(p, seed), on(stream));
   });
 }
 

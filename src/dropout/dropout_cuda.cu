@@ -3,7 +3,7 @@
 
 #include "common/visit.h"
 #include "dropout/dropout_kernels.h"
-#include "dropout/dropout_planes_cuda.h"
+#include "dropout/dropout_planes.cuh"
 
 namespace maskless::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // The mask itself on the device, and dropout from a stored one.
 #include "common/visit.h"
 #include "dropout/dropout_kernels.h"
-#include "dropout/dropout_strided_cuda.h"
+#include "dropout/dropout_strided.cuh"
 
 namespace maskless::cuda {
 namespace {

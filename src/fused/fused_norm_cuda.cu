@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "common/visit.h"
-#include "fused/fused_device_cuda.h"
-#include "fused/fused_norm_cuda.h"
+#include "fused/fused_device.cuh"
+#include "fused/fused_norm.h"
 
 namespace maskless::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The kernels for memory that runs along another dimension than the positions do: channels last, transposes.
-#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_PLANES_CUDA_H_
-#define MASKLESS_SRC_DROPOUT_DROPOUT_PLANES_CUDA_H_
+#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_PLANES_CUH_
+#define MASKLESS_SRC_DROPOUT_DROPOUT_PLANES_CUH_
 
-#include "dropout/dropout_strided_cuda.h"
+#include "dropout/dropout_strided.cuh"
 
 namespace maskless::cuda {
 
@@ -156,4 +156,4 @@ __global__ void __launch_bounds__(kStridedThreads)
 
 }  // namespace maskless::cuda
 
-#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_PLANES_CUDA_H_
+#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_PLANES_CUH_

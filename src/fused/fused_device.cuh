@@ -1,6 +1,6 @@
 // What the fused kernels share: groups of columns in registers, decisions for them, fast activations, sums over rows.
-#ifndef MASKLESS_SRC_FUSED_FUSED_DEVICE_CUDA_H_
-#define MASKLESS_SRC_FUSED_FUSED_DEVICE_CUDA_H_
+#ifndef MASKLESS_SRC_FUSED_FUSED_DEVICE_CUH_
+#define MASKLESS_SRC_FUSED_FUSED_DEVICE_CUH_
 
 #include <type_traits>
 
@@ -286,4 +286,4 @@ void sum_groups(const char* op, void* partial, std::int64_t groups, std::int64_t
 
 }  // namespace maskless::cuda
 
-#endif  // MASKLESS_SRC_FUSED_FUSED_DEVICE_CUDA_H_
+#endif  // MASKLESS_SRC_FUSED_FUSED_DEVICE_CUH_

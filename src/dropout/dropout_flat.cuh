@@ -1,6 +1,6 @@
 // The kernels for memory in the order of the positions: a copy that drops.
-#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUDA_H_
-#define MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUDA_H_
+#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUH_
+#define MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUH_
 
 #include "cuda/launch.h"
 #include "cuda/mask.h"
@@ -167,4 +167,4 @@ __global__ void dropout_flat_kernel(FlatArgs<T> args) {
 
 }  // namespace maskless::cuda
 
-#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUDA_H_
+#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUH_

@@ -1,5 +1,5 @@
-#ifndef MASKLESS_SRC_FUSED_FUSED_NORM_CUDA_H_
-#define MASKLESS_SRC_FUSED_FUSED_NORM_CUDA_H_
+#ifndef MASKLESS_SRC_FUSED_FUSED_NORM_H_
+#define MASKLESS_SRC_FUSED_FUSED_NORM_H_
 
 #include <cstdint>
 
@@ -10,4 +10,4 @@ std::int64_t fused_norm_sums(std::int64_t rows, std::int64_t cols);
 
 }  // namespace maskless::cuda
 
-#endif  // MASKLESS_SRC_FUSED_FUSED_NORM_CUDA_H_
+#endif  // MASKLESS_SRC_FUSED_FUSED_NORM_H_

@@ -1,10 +1,10 @@
 // The kernels for rows and elements anywhere in memory. All find a position by its coordinates, share a Philox call
 // over the eight positions it decides, and keep a warp's accesses side by side where memory allows it.
-#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_STRIDED_CUDA_H_
-#define MASKLESS_SRC_DROPOUT_DROPOUT_STRIDED_CUDA_H_
+#ifndef MASKLESS_SRC_DROPOUT_DROPOUT_STRIDED_CUH_
+#define MASKLESS_SRC_DROPOUT_DROPOUT_STRIDED_CUH_
 
 #include "common/index_space.h"
-#include "dropout/dropout_flat_cuda.h"
+#include "dropout/dropout_flat.cuh"
 
 namespace maskless::cuda {
 
@@ -230,4 +230,4 @@ void launch_any(const char* op, IndexSpace space, const DropoutMask& mask, void*
 
 }  // namespace maskless::cuda
 
-#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_STRIDED_CUDA_H_
+#endif  // MASKLESS_SRC_DROPOUT_DROPOUT_STRIDED_CUH_
