@@ -79,29 +79,13 @@ HWY_INLINE void apply_some(const Op& op, const T* x, T* y, std::size_t count, st
 }
 
 /// n contiguous elements, their bits from bit `at` on (8 bytes past the last bit's are read). x == y is allowed.
-/// With kStream the output bypasses the caches: for outputs that would not stay there anyway.
-template <bool kStream, class Op, typename T>
+template <class Op, typename T>
 HWY_INLINE void apply_run(const Op& op, const T* x, T* y, std::size_t n, const std::uint8_t* bits, std::size_t at) {
-  const hn::ScalableTag<typename Op::Lane> d;
+  const hn::ScalableTag<T> d;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
   std::size_t i = 0;
-  if constexpr (kStream) {
-    const std::size_t past = reinterpret_cast<std::uintptr_t>(y) % (kLanes * sizeof(T)) / sizeof(T);
-    i = HWY_MIN(n, past == 0 ? 0 : kLanes - past);
-    if (i != 0) apply_some(op, x, y, i, bits_at(bits, at));
-  }
-  using Lane = typename Op::Lane;
-  const Lane* from = reinterpret_cast<const Lane*>(x);
-  Lane* to = reinterpret_cast<Lane*>(y);
-  for (; i + kLanes <= n; i += kLanes) {
-    const auto keep = mask_of(d, bits_at(bits, at + i));
-    const auto v = hn::IfThenElseZero(keep, op(hn::LoadU(d, from + i)));
-    if constexpr (kStream) {
-      hn::Stream(v, d, to + i);
-    } else {
-      hn::StoreU(v, d, to + i);
-    }
-  }
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(hn::IfThenElseZero(mask_of(d, bits_at(bits, at + i)), op(hn::LoadU(d, x + i))), d, y + i);
   if (i < n) apply_some(op, x + i, y + i, n - i, bits_at(bits, at + i));
 }
 
@@ -126,15 +110,13 @@ HWY_INLINE void apply_strided(const Op& op, const T* x, std::int64_t x_stride, T
 /// As cpu::BitKernels::Apply.
 template <class Op>
 void apply(double scale, const void* x, std::int64_t x_stride, void* y, std::int64_t y_stride, std::size_t n,
-           const std::uint8_t* bits, std::size_t first_bit, bool bypass) {
+           const std::uint8_t* bits, std::size_t first_bit) {
   using Lane = typename Op::Lane;
   const Op op(scale);
   const Lane* from = static_cast<const Lane*>(x);
   Lane* to = static_cast<Lane*>(y);
-  if (bypass) {
-    apply_run<true>(op, from, to, n, bits, first_bit);
-  } else if ((x_stride == 1 && y_stride == 1) || n == 1) {
-    apply_run<false>(op, from, to, n, bits, first_bit);
+  if ((x_stride == 1 && y_stride == 1) || n == 1) {
+    apply_run(op, from, to, n, bits, first_bit);
   } else {
     apply_strided(op, from, x_stride, to, y_stride, n, bits, first_bit);
   }

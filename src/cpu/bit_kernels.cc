@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include "cpu/apply_hwy.h"
+#include "cpu/flat_hwy.h"
 #include "cpu/keep_bits_hwy.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,6 +26,13 @@ const cpu::BitKernels kBitKernels = {keep_bits,
                                      apply<Scale<BFloat16>>,
                                      apply<Scale<float>>,
                                      apply<Scale<double>>,
+                                     flat<Copy<std::uint16_t>>,
+                                     flat<Copy<std::uint32_t>>,
+                                     flat<Copy<std::uint64_t>>,
+                                     flat<Scale<Float16>>,
+                                     flat<Scale<BFloat16>>,
+                                     flat<Scale<float>>,
+                                     flat<Scale<double>>,
                                      expand,
                                      gather<std::uint8_t>,
                                      gather<std::uint32_t>};
@@ -81,7 +89,7 @@ bool bit(const std::uint8_t* bits, std::size_t at) { return (bits[at >> 3] >> (a
 
 template <typename T, bool kCopy>
 void scalar_apply(double scale, const void* x, std::int64_t x_stride, void* y, std::int64_t y_stride, std::size_t n,
-                  const std::uint8_t* bits, std::size_t first_bit, bool) {
+                  const std::uint8_t* bits, std::size_t first_bit) {
   const T* from = static_cast<const T*>(x);
   T* to = static_cast<T*>(y);
   for (std::size_t j = 0; j < n; ++j, from += x_stride, to += y_stride) {
@@ -91,6 +99,11 @@ void scalar_apply(double scale, const void* x, std::int64_t x_stride, void* y, s
       *to = bit(bits, first_bit + j) ? reference::scaled(*from, scale, false) : T{};
     }
   }
+}
+
+std::size_t scalar_flat(const DropoutMask&, std::uint64_t, const KeySchedule&, std::uint64_t, double, const void*,
+                        void*, std::size_t, bool) {
+  return 0;
 }
 
 void scalar_expand(const std::uint8_t* bits, std::size_t first_bit, std::uint8_t* keep, std::int64_t stride,
@@ -115,6 +128,13 @@ constexpr BitKernels kScalar = {scalar_keep_bits,
                                 scalar_apply<BFloat16, false>,
                                 scalar_apply<float, false>,
                                 scalar_apply<double, false>,
+                                scalar_flat,
+                                scalar_flat,
+                                scalar_flat,
+                                scalar_flat,
+                                scalar_flat,
+                                scalar_flat,
+                                scalar_flat,
                                 scalar_expand,
                                 scalar_gather<std::uint8_t>,
                                 scalar_gather<std::uint32_t>};

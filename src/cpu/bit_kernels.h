@@ -24,11 +24,18 @@ struct BitKernels {
   std::size_t (*keep_bits)(const DropoutMask& mask, std::uint64_t seed, const KeySchedule& keys, std::uint64_t index,
                            std::size_t n, std::uint8_t* bits, Ahead ahead);
 
-  /// y = x * scale (or x, for `copy`) where the bit is 1, else +0. x == y is allowed, with equal strides. `bypass` the
-  /// caches, for outputs that would not stay there; needs unit strides and y at a multiple of its element size.
+  /// y = x * scale (or x, for `copy`) where the bit is 1, else +0. x == y is allowed, with equal strides.
   using Apply = void (*)(double scale, const void* x, std::int64_t x_stride, void* y, std::int64_t y_stride,
-                         std::size_t n, const std::uint8_t* bits, std::size_t first_bit, bool bypass);
+                         std::size_t n, const std::uint8_t* bits, std::size_t first_bit);
   Apply copy16, copy32, copy64, scale_f16, scale_bf16, scale_f32, scale_f64;
+
+  /// keep_bits and apply at once, for the packed layout with 0 < threshold < 2^32 and contiguous memory: of the n
+  /// elements from position `index` on, does as many as it can and returns how many (none for few, or where the block
+  /// number nears a multiple of 2^32). `bypass` the caches for outputs
+  /// that would not stay there; needs y at a multiple of 64 bytes.
+  using Flat = std::size_t (*)(const DropoutMask& mask, std::uint64_t seed, const KeySchedule& keys,
+                               std::uint64_t index, double scale, const void* x, void* y, std::size_t n, bool bypass);
+  Flat flat_copy16, flat_copy32, flat_copy64, flat_f16, flat_bf16, flat_f32, flat_f64;
 
   /// keep[j * stride] = bit.
   void (*expand)(const std::uint8_t* bits, std::size_t first_bit, std::uint8_t* keep, std::int64_t stride,
@@ -43,6 +50,15 @@ struct BitKernels {
       case DType::kBFloat16: return copy ? copy16 : scale_bf16;
       case DType::kFloat32: return copy ? copy32 : scale_f32;
       default: return copy ? copy64 : scale_f64;
+    }
+  }
+
+  Flat flat(DType dtype, bool copy) const {
+    switch (dtype) {
+      case DType::kFloat16: return copy ? flat_copy16 : flat_f16;
+      case DType::kBFloat16: return copy ? flat_copy16 : flat_bf16;
+      case DType::kFloat32: return copy ? flat_copy32 : flat_f32;
+      default: return copy ? flat_copy64 : flat_f64;
     }
   }
 };

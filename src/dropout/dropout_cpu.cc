@@ -1,5 +1,6 @@
-// Dropout on the CPU. Keep bits are made for a chunk of positions at a time, in a buffer in the L1 cache, then applied
-// to memory, whatever its layout; the vector code of both is in cpu/bit_kernels.cc.
+// Dropout on the CPU: contiguous memory in one pass; any other layout by keep bits that are made for a chunk of
+// positions at a time, in a buffer in the L1 cache, then applied to memory. The vector code of all is in
+// cpu/bit_kernels.cc.
 #include <hwy/cache_control.h>
 
 #include <cstring>
@@ -32,10 +33,10 @@ struct Chunk {
 };
 
 /// Keep bits of elements [begin, end) of a space, in chunks of consecutive positions. `x` is operand 0 where it is
-/// worth fetching ahead; the first chunk is shorter by `shorten`.
+/// worth fetching ahead.
 template <class F>
 void for_chunks(const BitKernels& kernels, const IndexSpace& space, const DropoutMask& mask, std::int64_t begin,
-                std::int64_t end, const char* x, std::int64_t item, std::int64_t shorten, F&& f) {
+                std::int64_t end, const char* x, std::int64_t item, F&& f) {
   Chunk chunk;
   chunk.outer = space.rank;
   std::int64_t block = 1;
@@ -55,8 +56,7 @@ void for_chunks(const BitKernels& kernels, const IndexSpace& space, const Dropou
     }
     const std::int64_t stop = std::min(e / block * block + block, end);
     for (chunk.at = e % block; e < stop; e += chunk.count, chunk.at += chunk.count) {
-      chunk.count = std::min(kChunk - shorten, stop - e);
-      shorten = 0;
+      chunk.count = std::min(kChunk, stop - e);
       Ahead ahead;
       if (x != nullptr)
         ahead = {x + (chunk.place.offsets[0] + chunk.at) * item + kFetchAhead, static_cast<std::size_t>(64 * item)};
@@ -72,25 +72,46 @@ std::int64_t inner_stride(const IndexSpace& space, int operand) {
   return space.rank == 0 ? 1 : space.strides[operand][space.rank - 1];
 }
 
-void dropout_range(const BitKernels& kernels, const DropoutArgs& args, std::int64_t begin, std::int64_t end,
-                   bool bypass) {
+/// Any layout: bits of a chunk, then its runs of memory.
+void dropout_chunks(const BitKernels& kernels, const DropoutArgs& args, std::int64_t begin, std::int64_t end) {
   const IndexSpace& space = args.space;
   const auto item = static_cast<std::int64_t>(dtype_size(args.dtype));
   const auto apply = kernels.apply(args.dtype, args.copy);
   const char* x = static_cast<const char*>(args.x);
   char* y = static_cast<char*>(args.y);
   const std::int64_t x_stride = inner_stride(space, 0), y_stride = inner_stride(space, 1);
-  // All chunks but the first begin where a cache line of the output does.
-  const std::int64_t past =
-      bypass ? static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y + begin * item) % kLineBytes) / item : 0;
-  for_chunks(kernels, space, args.mask, begin, end, x_stride == 1 ? x : nullptr, item, past, [&](const Chunk& chunk) {
+  for_chunks(kernels, space, args.mask, begin, end, x_stride == 1 ? x : nullptr, item, [&](const Chunk& chunk) {
     for_runs(space, chunk.outer, chunk.place, chunk.at, chunk.count,
              [&](const std::int64_t* offsets, std::int64_t done, std::int64_t length) {
                apply(args.scale, x + offsets[0] * item, x_stride, y + offsets[1] * item, y_stride,
-                     static_cast<std::size_t>(length), chunk.bits, chunk.first_bit + static_cast<std::size_t>(done),
-                     bypass);
+                     static_cast<std::size_t>(length), chunk.bits, chunk.first_bit + static_cast<std::size_t>(done));
              });
   });
+}
+
+/// Contiguous memory in the packed layout.
+void dropout_flat(const BitKernels& kernels, const DropoutArgs& args, std::int64_t begin, std::int64_t end,
+                  bool bypass) {
+  const auto item = static_cast<std::int64_t>(dtype_size(args.dtype));
+  const auto flat = kernels.flat(args.dtype, args.copy);
+  const char* x = static_cast<const char*>(args.x);
+  char* y = static_cast<char*>(args.y);
+  const std::uint64_t seed = reference::seed_of(args.mask, 0);
+  const KeySchedule keys(seed);
+  if (bypass) {  // to the output's next cache line
+    const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(y + begin * item) % kLineBytes) / item;
+    const std::int64_t first = past == 0 ? begin : std::min(end, begin + kLineBytes / item - past);
+    dropout_chunks(kernels, args, begin, first);
+    begin = first;
+  }
+  while (begin < end) {
+    begin += static_cast<std::int64_t>(
+        flat(args.mask, seed, keys, args.space.first_index + static_cast<std::uint64_t>(begin), args.scale,
+             x + begin * item, y + begin * item, static_cast<std::size_t>(end - begin), bypass));
+    const std::int64_t rest = std::min(end, begin + 128);  // the end, or where block numbers wrap around
+    dropout_chunks(kernels, args, begin, rest);
+    begin = rest;
+  }
   if (bypass) hwy::FlushStream();
 }
 
@@ -130,14 +151,14 @@ void dropout_tiles(const BitKernels& kernels, const DropoutArgs& args, const Til
       }
       for (std::int64_t c = 0; c < std::min<std::int64_t>(64, tile.cols - c0); ++c)
         apply(args.scale, x + (c0 + c) * x_step, 1, y + (c0 + c) * y_step, 1, static_cast<std::size_t>(tile.rows),
-              reinterpret_cast<const std::uint8_t*>(cols[c]), 0, false);
+              reinterpret_cast<const std::uint8_t*>(cols[c]), 0);
     }
   }
 }
 
 void keep_mask_range(const BitKernels& kernels, const KeepMaskArgs& args, std::int64_t begin, std::int64_t end) {
   const std::int64_t stride = inner_stride(args.space, 0);
-  for_chunks(kernels, args.space, args.mask, begin, end, nullptr, 1, 0, [&](const Chunk& chunk) {
+  for_chunks(kernels, args.space, args.mask, begin, end, nullptr, 1, [&](const Chunk& chunk) {
     for_runs(args.space, chunk.outer, chunk.place, chunk.at, chunk.count,
              [&](const std::int64_t* offsets, std::int64_t done, std::int64_t length) {
                kernels.expand(chunk.bits, chunk.first_bit + static_cast<std::size_t>(done), args.keep + offsets[0],
@@ -150,7 +171,7 @@ void keep_mask_range(const BitKernels& kernels, const KeepMaskArgs& args, std::i
 void keep_mask_packed_range(const BitKernels& kernels, const KeepMaskPackedArgs& args, std::int64_t begin,
                             std::int64_t end) {
   auto to = static_cast<std::size_t>(begin);  // the next bit of the output
-  for_chunks(kernels, args.space, args.mask, begin, end, nullptr, 1, 0, [&](const Chunk& chunk) {
+  for_chunks(kernels, args.space, args.mask, begin, end, nullptr, 1, [&](const Chunk& chunk) {
     std::size_t left = static_cast<std::size_t>(chunk.count), from = chunk.first_bit;
     while (left > 0) {
       const std::size_t used = to & 7, take = std::min<std::size_t>(left, 56);
@@ -180,7 +201,7 @@ void masked_range(const BitKernels& kernels, const MaskedDropoutArgs& args, std:
       const auto n = static_cast<std::size_t>(std::min(kChunk, length - at));
       gather(keep + (offsets[1] + at * strides[1]) * keep_item, strides[1], n, bits);
       apply(args.scale, x + (offsets[0] + at * strides[0]) * item, strides[0],
-            y + (offsets[2] + at * strides[2]) * item, strides[2], n, bits, 0, false);
+            y + (offsets[2] + at * strides[2]) * item, strides[2], n, bits, 0);
     }
   });
 }
@@ -195,11 +216,18 @@ void dropout(const DropoutArgs& args, const Execution& execution) {
                  [&](std::int64_t begin, std::int64_t end) { dropout_tiles(kernels, args, tiling, begin, end); });
     return;
   }
-  const auto item = static_cast<std::int64_t>(dtype_size(args.dtype));
-  const bool bypass = args.space.contiguous() && args.x != args.y && args.space.size * item >= kBypassBytes &&
-                      reinterpret_cast<std::uintptr_t>(args.y) % dtype_size(args.dtype) == 0;
+  const std::uint64_t t = args.mask.threshold;
+  if (args.space.contiguous() && args.mask.layout == Layout::kPacked && args.mask.row_seeds == nullptr && t != 0 &&
+      t >> 32 == 0) {
+    const auto item = static_cast<std::int64_t>(dtype_size(args.dtype));
+    const bool bypass = args.x != args.y && args.space.size * item >= kBypassBytes &&
+                        reinterpret_cast<std::uintptr_t>(args.y) % dtype_size(args.dtype) == 0;
+    parallel_for(execution.threads, args.space.size, kGrain,
+                 [&](std::int64_t begin, std::int64_t end) { dropout_flat(kernels, args, begin, end, bypass); });
+    return;
+  }
   parallel_for(execution.threads, args.space.size, kGrain,
-               [&](std::int64_t begin, std::int64_t end) { dropout_range(kernels, args, begin, end, bypass); });
+               [&](std::int64_t begin, std::int64_t end) { dropout_chunks(kernels, args, begin, end); });
 }
 
 void keep_mask(const KeepMaskArgs& args, const Execution& execution) {
