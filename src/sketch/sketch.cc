@@ -140,12 +140,6 @@ void check_csr(const char* op, const CsrView& x) {
       fail_value(op, "indices", "must be in [0, columns), columns = " + text(x.cols), text(std::int64_t{indices[e]}));
 }
 
-auto no_device(const char* op) {
-  return [op](const SketchArgs&, Device, void*) {
-    validate::fail_runtime(op, "device", "must be the cpu: projections have no CUDA backend in this version");
-  };
-}
-
 }  // namespace
 
 double projection_scale(const ProjectionOptions& o) {
@@ -159,7 +153,7 @@ void project(const ConstTensorView& x, const TensorView& y, const ProjectionOpti
   const char* op = "project";
   const SketchArgs args = make_args(op, "x", x, "y", y, options, false);
   if (y.size() == 0) return;
-  run_on(op, x.device, args, execution, cpu::project, no_device(op));
+  run_on(op, x.device, args, execution, cpu::project, MASKLESS_CUDA_KERNEL(project));
 }
 
 void project_transpose(const ConstTensorView& y, const TensorView& x, const ProjectionOptions& options,
@@ -167,7 +161,7 @@ void project_transpose(const ConstTensorView& y, const TensorView& x, const Proj
   const char* op = "project_transpose";
   const SketchArgs args = make_args(op, "y", y, "x", x, options, true);
   if (x.size() == 0) return;
-  run_on(op, y.device, args, execution, cpu::project_transpose, no_device(op));
+  run_on(op, y.device, args, execution, cpu::project_transpose, MASKLESS_CUDA_KERNEL(project_transpose));
 }
 
 void project_csr(const CsrView& x, const TensorView& y, const ProjectionOptions& options, const Execution& execution) {

@@ -1,0 +1,602 @@
+// The sjlt on CUDA. A thread block walks through tiles of columns, V vectors side by side in shared memory, and each
+// thread gathers the columns that hit its rows into registers: no atomics, one order of sums. Eight neighbouring rows
+// read from eight different 16-byte banks (core/sjlt.h), so gathers do not conflict. The keys and signs of many tiles
+// are made at a time.
+//
+// Work is cut into splits of the columns by shape alone, as if for kTargetBlocks thread blocks: the same bytes on every
+// GPU. Partial sums go through a workspace and are added up in order.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/float_types.h"
+#include "cuda/launch.h"
+#include "maskless/core/sjlt.h"
+#include "sketch/sketch_cuda.h"
+#include "sketch/sketch_kernels.h"
+
+namespace maskless::cuda {
+namespace {
+
+// --- Tuning ---------------------------------------------------------------------------------------------------------
+constexpr int kThreads = 512;
+constexpr std::int64_t kTargetBlocks = 132;                       // one a multiprocessor of an H100 or H200
+constexpr std::int64_t kWorkspaceBytes = std::int64_t{48} << 20;  // at most, for partial sums
+constexpr int kKeyBytes = 40 << 10;                               // shared memory for keys and signs
+constexpr int kTransposeThreads = 512;
+constexpr int kTransposeBytes = 160 << 10;  // shared memory for y
+
+/// A tile's permutation in a block, with what depends on the block alone. 48 bytes: three 16-byte loads.
+struct alignas(16) Record {
+  std::uint32_t m0, s0, m1, s1;
+  std::uint32_t m2, s2, m3, s3;
+  std::uint32_t m4, s4, window, block_rows;
+};
+
+/// Masks and shifts of the permutation.
+struct Shape {
+  int low, b_shift, a_hash, b_hash;  // l; b_bits; right shifts of the hashes
+  std::uint32_t low_mask, a_mask, b_mask, width_mask;
+
+  explicit Shape(const SjltGeometry& g)
+      : low(g.low_bits),
+        b_shift(g.b_bits),
+        a_hash(std::min(31, 32 - g.a_bits - g.low_bits)),
+        b_hash(std::min(31, 32 - g.b_bits - g.low_bits)),
+        low_mask((1u << g.low_bits) - 1),
+        a_mask(((1u << g.a_bits) - 1) << g.low_bits),
+        b_mask(((1u << g.b_bits) - 1) << g.low_bits),
+        width_mask((1u << g.tile_bits) - 1) {}
+};
+
+__device__ __forceinline__ std::uint32_t column_of(const Shape& p, const Record& k, std::uint32_t h, std::uint32_t o0,
+                                                   std::uint32_t a0, std::uint32_t b0) {
+  const std::uint32_t v = h * k.m0 + k.s0;
+  const std::uint32_t o = (o0 * (v | 1) + (v >> 29)) & p.low_mask;
+  std::uint32_t a = a0 | o, b = b0 | o;
+  b ^= ((a * k.m1 + k.s1) >> p.b_hash) & p.b_mask;
+  a ^= ((b * k.m2 + k.s2) >> p.a_hash) & p.a_mask;
+  b ^= ((a * k.m3 + k.s3) >> p.b_hash) & p.b_mask;
+  a ^= ((b * k.m4 + k.s4) >> p.a_hash) & p.a_mask;
+  return ((a & ~p.low_mask) << p.b_shift) | b;
+}
+
+__device__ __forceinline__ std::uint32_t slot_of(const Shape& p, const Record& k, std::uint32_t column) {
+  const std::uint32_t o = column & p.low_mask;
+  std::uint32_t a = (column >> p.b_shift & p.a_mask) | o, b = (column & p.b_mask) | o;
+  a ^= ((b * k.m4 + k.s4) >> p.a_hash) & p.a_mask;
+  b ^= ((a * k.m3 + k.s3) >> p.b_hash) & p.b_mask;
+  a ^= ((b * k.m2 + k.s2) >> p.a_hash) & p.a_mask;
+  b ^= ((a * k.m1 + k.s1) >> p.b_hash) & p.b_mask;
+  const std::uint32_t high = ((a & ~p.low_mask) << p.b_shift) | (b & ~p.low_mask);  // h << l
+  const std::uint32_t v = (high >> p.low) * k.m0 + k.s0;
+  return high | (((o - (v >> 29)) * (v | 1)) & p.low_mask);
+}
+
+/// Keys of `tiles` tiles in `blocks` blocks from (tile, block) on: records[tile * blocks + block].
+__device__ void make_records(const SketchMatrix& m, std::uint64_t seed, std::uint64_t tile, int tiles,
+                             std::uint32_t block, int blocks, Record* records) {
+  for (int i = threadIdx.x; i < tiles * blocks; i += blockDim.x) {
+    const std::uint32_t b = block + i % blocks;
+    const std::uint32_t rows = sjlt_block_rows(m.geometry, b);
+    const SjltKey k = sjlt_key(seed, m.stream, m.geometry, b, tile + i / blocks);
+    records[i] = {k.m0, k.s0, k.m1, k.s1, k.m2, k.s2, k.m3, k.s3, k.m4, k.s4, k.window, rows};
+  }
+}
+
+/// Sign words of slots f (a multiple of 128) ... f + 32 * words - 1: signs[block * words + word].
+__device__ void make_signs(const SketchMatrix& m, std::uint64_t seed, std::uint64_t f, int words, std::uint32_t block,
+                           int blocks, std::uint32_t* signs) {
+  const int calls = words / 4;
+  for (int i = threadIdx.x; i < calls * blocks; i += blockDim.x) {
+    const int b = i / calls, call = i % calls;
+    const Words4 w = sjlt_sign_words(seed, m.stream, block + b, (f >> 7) + call);
+    *reinterpret_cast<uint4*>(signs + b * words + 4 * call) = make_uint4(w.w[0], w.w[1], w.w[2], w.w[3]);
+  }
+}
+
+/// +-1 from bit `place` of a word.
+__device__ __forceinline__ float sign_of(std::uint32_t word, std::uint32_t place) {
+  return __uint_as_float((word << (31 - place) & 0x80000000u) | 0x3F800000u);
+}
+
+// --- V values of a column as they lie in shared memory
+// ----------------------------------------------------------------
+template <typename T, int V>
+struct Packed {
+  static constexpr int kBytes = static_cast<int>(sizeof(T)) * V;
+  static constexpr int kVector = kBytes < 16 ? kBytes : 16;  // bytes a load
+  static constexpr int kPlanes = kBytes / kVector;           // arrays of such vectors, indexed by column
+};
+
+__device__ __forceinline__ float raw_float(float x) { return x; }
+__device__ __forceinline__ float raw_float(BFloat16 x) { return __uint_as_float(std::uint32_t{x.bits} << 16); }
+__device__ __forceinline__ float raw_float(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
+
+template <int Bytes>
+struct Vector;
+template <>
+struct Vector<2> {
+  using type = unsigned short;
+};
+template <>
+struct Vector<4> {
+  using type = unsigned;
+};
+template <>
+struct Vector<8> {
+  using type = uint2;
+};
+template <>
+struct Vector<16> {
+  using type = uint4;
+};
+
+/// acc[v] += sign * column's value v.
+template <typename T, int V>
+__device__ __forceinline__ void add_column(const char* tile, std::uint32_t column, int plane_bytes, float sign,
+                                           float* acc) {
+  using P = Packed<T, V>;
+  using Load = typename Vector<P::kVector>::type;
+  constexpr int kEach = V / P::kPlanes;
+#pragma unroll
+  for (int p = 0; p < P::kPlanes; ++p) {
+    union {
+      Load load;
+      T values[kEach];
+    } u;
+    u.load = *reinterpret_cast<const Load*>(tile + p * plane_bytes + column * P::kVector);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) acc[p * kEach + i] = fmaf(sign, raw_float(u.values[i]), acc[p * kEach + i]);
+  }
+}
+
+struct ProjectPlan {
+  std::int64_t passes = 0;      // in all: pieces of pass_tiles tiles, aligned to multiples of their width
+  std::int64_t first_pass = 0;  // number of the first one
+  std::int64_t splits = 1, groups = 1;
+  int block_groups = 1;
+  int pad_bits = 0;    // rows of a block, padded to 2^pad_bits
+  int slots = 1;       // tiles that are worked on at the same time
+  int key_passes = 1;  // passes whose keys are made at a time
+};
+
+/// A block: threads x (NB blocks of rows x R rows) of V vectors.
+template <typename T, int NB, int R, int V, bool kWindow>
+__global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, ProjectPlan plan, Shape shape,
+                                                              float* partials) {
+  extern __shared__ __align__(16) char shared[];
+  using P = Packed<T, V>;
+  const SketchMatrix& m = args.matrix;
+  const SjltGeometry& g = m.geometry;
+  const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
+  const int pass_columns = plan.slots << g.tile_bits, words = pass_columns / 32;
+  const int plane_bytes = pass_columns * P::kVector, buffer_bytes = pass_columns * P::kBytes;
+  char* buffers = shared;
+  Record* records = reinterpret_cast<Record*>(shared + 2 * buffer_bytes);
+  std::uint32_t* signs = reinterpret_cast<std::uint32_t*>(records + plan.key_passes * plan.slots * NB);
+
+  std::int64_t id = blockIdx.x;
+  const int first_block = static_cast<int>(id % plan.block_groups) * NB;
+  id /= plan.block_groups;
+  const std::int64_t split = id % plan.splits, lane = id / plan.splits * V;
+  const int blocks = min(NB, static_cast<int>(g.blocks) - first_block);
+  const std::int64_t begin = plan.passes * split / plan.splits, end = plan.passes * (split + 1) / plan.splits;
+
+  const int per_slot = kThreads / plan.slots;
+  const int slot = threadIdx.x / per_slot, thread_row = threadIdx.x % per_slot;
+  const std::uint32_t tile_column = slot << g.tile_bits;
+
+  // What this thread fetches: R columns of V vectors, kThreads apart.
+  const int vectors = static_cast<int>(min(static_cast<std::int64_t>(V), args.batch - lane));
+  const T* x = static_cast<const T*>(args.in) + lane * args.in_strides[0];
+  T staged[R][V];
+  const auto fetch = [&](std::int64_t pass) {
+    const std::int64_t first = (plan.first_pass + pass) * pass_columns - static_cast<std::int64_t>(m.column_offset);
+#pragma unroll
+    for (int q = 0; q < R; ++q) {
+      const int c = q * kThreads + threadIdx.x;
+      const std::int64_t column = first + c;
+      const bool inside = c < pass_columns && column >= 0 && column < m.cols;
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        staged[q][v] = inside && v < vectors ? x[v * args.in_strides[0] + column * args.in_strides[1]] : T{};
+    }
+  };
+  const auto put = [&](int buffer) {
+    using Store = typename Vector<P::kVector>::type;
+#pragma unroll
+    for (int q = 0; q < R; ++q) {
+      const int c = q * kThreads + threadIdx.x;
+      if (c >= pass_columns) continue;
+#pragma unroll
+      for (int p = 0; p < P::kPlanes; ++p) {
+        union {
+          Store store;
+          T values[V / P::kPlanes];
+        } u;
+#pragma unroll
+        for (int i = 0; i < V / P::kPlanes; ++i) u.values[i] = staged[q][p * (V / P::kPlanes) + i];
+        *reinterpret_cast<Store*>(buffers + buffer * buffer_bytes + p * plane_bytes + c * P::kVector) = u.store;
+      }
+    }
+  };
+
+  float acc[NB][R][V] = {};
+  if (begin < end) {
+    fetch(begin);
+    put(0);
+  }
+  for (std::int64_t pass = begin; pass < end; ++pass) {
+    const int ahead = static_cast<int>((pass - begin) % plan.key_passes);
+    if (ahead == 0) {  // everybody is done with the old keys: the last pass ended with a barrier
+      const std::uint64_t tile = static_cast<std::uint64_t>(plan.first_pass + pass) * plan.slots;
+      const int count = static_cast<int>(min(static_cast<std::int64_t>(plan.key_passes), end - pass));
+      make_records(m, seed, tile, count * plan.slots, first_block, blocks, records);
+      for (int i = 0; i < count; ++i)
+        make_signs(m, seed, (tile + i * plan.slots) << g.tile_bits, words, first_block, blocks, signs + i * words * NB);
+      __syncthreads();
+    }
+    const int buffer = static_cast<int>((pass - begin) & 1);
+    if (pass + 1 < end) fetch(pass + 1);
+    const char* tile = buffers + buffer * buffer_bytes;
+    const Record* record = records + (ahead * plan.slots + slot) * blocks;
+    const std::uint32_t* sign_words = signs + ahead * words * NB;
+#pragma unroll
+    for (int b = 0; b < NB; ++b) {
+      if (b < blocks) {
+        const Record k = record[b];
+#pragma unroll
+        for (int i = 0; i < R; ++i) {
+          const std::uint32_t row = thread_row + i * per_slot;
+          std::uint32_t z = row;
+          bool hit = true;
+          if (kWindow) {
+            z = row >= k.window ? row - k.window : row + k.block_rows - k.window;
+            hit = row < k.block_rows && z <= shape.width_mask;
+            z = hit ? z : 0;
+          }
+          const std::uint32_t h = z >> shape.low;
+          const std::uint32_t column =
+              column_of(shape, k, h, z & shape.low_mask, h >> shape.b_shift << shape.low, z & shape.b_mask);
+          const std::uint32_t f = tile_column + z;
+          float sign = sign_of(sign_words[b * words + (f >> 5)], f & 31);
+          if (kWindow) sign = hit ? sign : 0.f;
+          if (kWindow && !hit) continue;
+          add_column<T, V>(tile, tile_column + column, plane_bytes, sign, acc[b][i]);
+        }
+      }
+    }
+    if (pass + 1 < end) put(buffer ^ 1);
+    __syncthreads();
+  }
+
+  // Sums of the slots, in order.
+  float* exchange = reinterpret_cast<float*>(shared);
+  for (int other = 1; other < plan.slots; ++other) {
+    if (slot == other) {
+#pragma unroll
+      for (int b = 0; b < NB; ++b)
+#pragma unroll
+        for (int i = 0; i < R; ++i)
+#pragma unroll
+          for (int v = 0; v < V; ++v) exchange[((b * R + i) * V + v) * per_slot + thread_row] = acc[b][i][v];
+    }
+    __syncthreads();
+    if (slot == 0) {
+#pragma unroll
+      for (int b = 0; b < NB; ++b)
+#pragma unroll
+        for (int i = 0; i < R; ++i)
+#pragma unroll
+          for (int v = 0; v < V; ++v) acc[b][i][v] += exchange[((b * R + i) * V + v) * per_slot + thread_row];
+    }
+    __syncthreads();
+  }
+  if (slot != 0) return;
+#pragma unroll
+  for (int b = 0; b < NB; ++b) {
+    if (b >= blocks) continue;
+    const std::uint32_t start = sjlt_block_start(g, first_block + b), rows = sjlt_block_rows(g, first_block + b);
+#pragma unroll
+    for (int i = 0; i < R; ++i) {
+      const std::uint32_t row = thread_row + i * per_slot;
+      const std::int64_t r = static_cast<std::int64_t>(start) + row - m.row_offset;
+      if (row >= rows || r < 0 || r >= m.rows) continue;
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        if (v < vectors) {
+          if (partials != nullptr) {
+            partials[(split * args.batch + lane + v) * m.rows + r] = acc[b][i][v];
+          } else {
+            store_output(args, lane + v, r, acc[b][i][v]);
+          }
+        }
+    }
+  }
+}
+
+/// Any shape, one row of S a thread: for what the kernel above is not made for (long blocks of rows, float64).
+template <typename T, typename S>
+__global__ void project_simple_kernel(SketchArgs args, std::int64_t splits, S* partials) {
+  const SketchMatrix& m = args.matrix;
+  const SjltGeometry& g = m.geometry;
+  const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
+  const std::int64_t id = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t r = id % m.rows, split = id / m.rows % splits, lane = id / m.rows / splits * 4;
+  if (lane >= args.batch) return;
+  const std::uint32_t row = m.row_offset + static_cast<std::uint32_t>(r);
+  std::uint32_t block = 0;
+  while (block + 1 < g.blocks && sjlt_block_start(g, block + 1) <= row) ++block;
+  const std::uint32_t in_block = row - sjlt_block_start(g, block), block_rows = sjlt_block_rows(g, block);
+  const std::int64_t offset = static_cast<std::int64_t>(m.column_offset);
+  const std::int64_t first = offset >> g.tile_bits,
+                     last = m.cols == 0 ? first : ((offset + m.cols - 1) >> g.tile_bits) + 1;
+  const std::int64_t begin = first + (last - first) * split / splits,
+                     end = first + (last - first) * (split + 1) / splits;
+  const int vectors = static_cast<int>(min(std::int64_t{4}, args.batch - lane));
+  const T* x = static_cast<const T*>(args.in) + lane * args.in_strides[0];
+  S acc[4] = {};
+  for (std::int64_t tile = begin; tile < end; ++tile) {
+    const SjltKey key = sjlt_key(seed, m.stream, g, block, static_cast<std::uint64_t>(tile));
+    const std::uint32_t slot = sjlt_slot_of_row(key, block_rows, in_block);
+    if (slot >> g.tile_bits != 0) continue;
+    const std::uint64_t f = (static_cast<std::uint64_t>(tile) << g.tile_bits) + slot;
+    const std::int64_t column = (tile << g.tile_bits) + sjlt_column(g, key, slot) - offset;
+    if (column < 0 || column >= m.cols) continue;
+    const Words4 words = sjlt_sign_words(seed, m.stream, block, f >> 7);
+    const S sign = (words.w[(f >> 5) & 3] >> (f & 31) & 1) != 0 ? S(-1) : S(1);
+    for (int v = 0; v < vectors; ++v)
+      acc[v] += sign * load_sum<S>(x[v * args.in_strides[0] + column * args.in_strides[1]]);
+  }
+  for (int v = 0; v < vectors; ++v) {
+    if (partials != nullptr) {
+      partials[(split * args.batch + lane + v) * m.rows + r] = acc[v];
+    } else {
+      store_output(args, lane + v, r, acc[v]);
+    }
+  }
+}
+
+/// V vectors of y in shared memory (or not, if they do not fit), one column of S a thread.
+template <typename T, int V, bool kShared>
+__global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs args, Shape shape, std::int64_t groups,
+                                                                      std::int64_t units, int unit_tiles) {
+  extern __shared__ __align__(16) char shared[];
+  using P = Packed<float, V>;
+  using Load = typename Vector<P::kVector>::type;
+  const SketchMatrix& m = args.matrix;
+  const SjltGeometry& g = m.geometry;
+  const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
+  const std::int64_t lane = blockIdx.x % groups * V;
+  const int vectors = static_cast<int>(min(static_cast<std::int64_t>(V), args.batch - lane));
+  const T* y = static_cast<const T*>(args.in) + lane * args.in_strides[0];
+  const int blocks = static_cast<int>(g.blocks), width = 1 << g.tile_bits, unit_columns = unit_tiles << g.tile_bits;
+  const int words = unit_columns / 32, plane_bytes = static_cast<int>(m.rows) * P::kVector;
+  Record* records = reinterpret_cast<Record*>(shared);
+  std::uint32_t* signs = reinterpret_cast<std::uint32_t*>(records + unit_tiles * blocks);
+  char* rows = reinterpret_cast<char*>(signs + words * blocks);
+  if (kShared) {
+    for (int r = threadIdx.x; r < m.rows; r += kTransposeThreads)
+#pragma unroll
+      for (int p = 0; p < P::kPlanes; ++p) {
+        union {
+          Load load;
+          float values[V / P::kPlanes];
+        } u;
+#pragma unroll
+        for (int i = 0; i < V / P::kPlanes; ++i) {
+          const int v = p * (V / P::kPlanes) + i;
+          u.values[i] = v < vectors ? raw_float(y[v * args.in_strides[0] + r * args.in_strides[1]]) : 0.f;
+        }
+        *reinterpret_cast<Load*>(rows + p * plane_bytes + r * P::kVector) = u.load;
+      }
+  }
+  const std::int64_t offset = static_cast<std::int64_t>(m.column_offset), first_unit = offset / unit_columns;
+  for (std::int64_t unit = blockIdx.x / groups; unit < units; unit += gridDim.x / groups) {
+    const std::int64_t first = (first_unit + unit) * unit_columns;
+    const std::uint64_t tile = static_cast<std::uint64_t>(first) >> g.tile_bits;
+    __syncthreads();
+    make_records(m, seed, tile, unit_tiles, 0, blocks, records);
+    make_signs(m, seed, static_cast<std::uint64_t>(first), words, 0, blocks, signs);
+    __syncthreads();
+    for (int c = threadIdx.x; c < unit_columns; c += kTransposeThreads) {
+      const std::int64_t column = first + c - offset;
+      if (column < 0 || column >= m.cols) continue;
+      float acc[V] = {};
+      const Record* record = records + (c >> g.tile_bits) * blocks;
+      const std::uint32_t tile_column = c & ~(width - 1);
+      std::uint32_t start = 0u - m.row_offset;
+#pragma unroll 4
+      for (int b = 0; b < blocks; ++b) {
+        const Record k = record[b];
+        const std::uint32_t z = slot_of(shape, k, c & (width - 1));
+        const std::uint32_t f = tile_column + z;
+        std::uint32_t row = z + k.window;
+        row = start + (row >= k.block_rows ? row - k.block_rows : row);
+        start += k.block_rows;
+        if (row >= static_cast<std::uint64_t>(m.rows)) continue;
+        const float sign = sign_of(signs[b * words + (f >> 5)], f & 31);
+        if (kShared) {
+          add_column<float, V>(rows, row, plane_bytes, sign, acc);
+        } else {
+#pragma unroll
+          for (int v = 0; v < V; ++v)
+            if (v < vectors)
+              acc[v] = fmaf(sign, raw_float(y[v * args.in_strides[0] + row * args.in_strides[1]]), acc[v]);
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        if (v < vectors) store_output(args, lane + v, column, acc[v]);
+    }
+  }
+}
+
+template <typename T, typename S>
+__global__ void transpose_simple_kernel(SketchArgs args) {
+  const SketchMatrix& m = args.matrix;
+  const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t column = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; column < m.cols; column += step) {
+    for (std::int64_t lane = 0; lane < args.batch; lane += 4) {
+      const int vectors = static_cast<int>(min(std::int64_t{4}, args.batch - lane));
+      const T* y = static_cast<const T*>(args.in) + lane * args.in_strides[0];
+      S acc[4] = {};
+      for (std::uint32_t block = 0; block < m.geometry.blocks; ++block) {
+        const SjltEntry entry =
+            sjlt_entry(seed, m.stream, m.geometry, block, m.column_offset + static_cast<std::uint64_t>(column));
+        const std::int64_t row = static_cast<std::int64_t>(entry.row) - m.row_offset;
+        if (row < 0 || row >= m.rows) continue;
+        for (int v = 0; v < vectors; ++v)
+          acc[v] += (entry.minus ? S(-1) : S(1)) * load_sum<S>(y[v * args.in_strides[0] + row * args.in_strides[1]]);
+      }
+      for (int v = 0; v < vectors; ++v) store_output(args, lane + v, column, acc[v]);
+    }
+  }
+}
+
+// --- Launching ------------------------------------------------------------------------------------------------------
+int log2_ceil(std::uint32_t n) {
+  int bits = 0;
+  while ((1ull << bits) < n) ++bits;
+  return bits;
+}
+
+template <typename T, int NB, int R, int V, bool kWindow>
+void launch_project(const char* op, const SketchArgs& args, void* stream) {
+  const SketchMatrix& m = args.matrix;
+  const SjltGeometry& g = m.geometry;
+  ProjectPlan plan;
+  plan.pad_bits = std::max(log2_ceil(sjlt_block_rows(g, 0)), log2_ceil(R));
+  plan.slots = kThreads * R >> plan.pad_bits;
+  plan.groups = (args.batch + V - 1) / V;
+  plan.block_groups = (static_cast<int>(g.blocks) + NB - 1) / NB;
+  const std::int64_t pass_columns = std::int64_t{plan.slots} << g.tile_bits;
+  const auto offset = static_cast<std::int64_t>(m.column_offset);
+  plan.first_pass = offset / pass_columns;
+  plan.passes = m.cols == 0 ? 0 : (offset + m.cols - 1) / pass_columns + 1 - plan.first_pass;
+  plan.splits = std::max<std::int64_t>(1, kTargetBlocks / (plan.groups * plan.block_groups));
+  plan.splits = std::min({plan.splits, std::max<std::int64_t>(1, plan.passes),
+                          std::max<std::int64_t>(1, kWorkspaceBytes / (args.batch * m.rows * 4))});
+  const int pass_key_bytes = NB * (plan.slots * static_cast<int>(sizeof(Record)) + static_cast<int>(pass_columns) / 8);
+  plan.key_passes = std::max(1, std::min(32, kKeyBytes / pass_key_bytes));
+  const int exchange = plan.slots > 1 ? kThreads / plan.slots * NB * R * V * 4 : 0;
+  const int bytes =
+      std::max(exchange, 2 * static_cast<int>(pass_columns) * Packed<T, V>::kBytes) + plan.key_passes * pass_key_bytes;
+  const auto kernel = project_kernel<T, NB, R, V, kWindow>;
+  check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  Workspace<float> partials(op, plan.splits > 1 ? plan.splits * args.batch * m.rows : 0, stream);
+  const std::int64_t grid = plan.groups * plan.splits * plan.block_groups;
+  kernel<<<static_cast<unsigned>(grid), kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(args, plan, Shape(g),
+                                                                                              partials.data());
+  check(op, cudaGetLastError());
+  if (plan.splits > 1) add_partials(op, args, plan.splits, partials.data(), stream);
+}
+
+template <typename T, typename S>
+void launch_simple(const char* op, const SketchArgs& args, void* stream) {
+  const SketchMatrix& m = args.matrix;
+  const std::int64_t tiles = (m.cols >> m.geometry.tile_bits) + 1, groups = (args.batch + 3) / 4;
+  std::int64_t splits = std::max<std::int64_t>(1, kTargetBlocks * 1024 / (m.rows * groups));
+  splits = std::min({splits, tiles,
+                     std::max<std::int64_t>(1, kWorkspaceBytes / (args.batch * m.rows * static_cast<int>(sizeof(S))))});
+  Workspace<S> partials(op, splits > 1 ? splits * args.batch * m.rows : 0, stream);
+  const std::int64_t blocks = (groups * splits * m.rows + 127) / 128;
+  project_simple_kernel<T, S>
+      <<<static_cast<unsigned>(blocks), 128, 0, static_cast<cudaStream_t>(stream)>>>(args, splits, partials.data());
+  check(op, cudaGetLastError());
+  if (splits > 1) add_partials(op, args, splits, partials.data(), stream);
+}
+
+template <typename T, bool kWindow>
+void launch_blocks_of_four(const char* op, const SketchArgs& args, void* stream) {
+  if (args.batch >= 5) return launch_project<T, 4, 2, 8, kWindow>(op, args, stream);
+  if (args.batch >= 3) return launch_project<T, 4, 2, 4, kWindow>(op, args, stream);
+  if (args.batch == 2) return launch_project<T, 4, 2, 2, kWindow>(op, args, stream);
+  launch_project<T, 4, 2, 1, kWindow>(op, args, stream);
+}
+
+template <typename T>
+void choose_project(const char* op, const SketchArgs& args, void* stream) {
+  const SjltGeometry& g = args.matrix.geometry;
+  const int pad_bits = log2_ceil(sjlt_block_rows(g, 0));
+  // Without a window, rows are slots; fewer than two of them would not fill a thread.
+  const bool window = g.longer != 0 || g.block_rows != 1u << g.tile_bits || g.tile_bits == 0;
+  if (pad_bits <= 10 && g.blocks >= 2) {
+    window ? launch_blocks_of_four<T, true>(op, args, stream) : launch_blocks_of_four<T, false>(op, args, stream);
+  } else if (pad_bits <= 12) {
+    args.batch >= 2 ? launch_project<T, 1, 8, 4, true>(op, args, stream)
+                    : launch_project<T, 1, 8, 1, true>(op, args, stream);
+  } else if (pad_bits <= 14) {
+    launch_project<T, 1, 32, 1, true>(op, args, stream);
+  } else {
+    launch_simple<T, float>(op, args, stream);
+  }
+}
+
+template <typename T, int V, bool kShared>
+void launch_transpose(const char* op, const SketchArgs& args, void* stream) {
+  const SketchMatrix& m = args.matrix;
+  const SjltGeometry& g = m.geometry;
+  const int blocks = static_cast<int>(g.blocks);
+  int unit_tiles = std::max(1, 1024 >> g.tile_bits);  // a multiple of 128 columns; fewer where tiles are small
+  while (unit_tiles << g.tile_bits > 128 && unit_tiles > 1 && unit_tiles * blocks * sizeof(Record) > 98304)
+    unit_tiles /= 2;
+  const std::int64_t unit_columns = std::int64_t{unit_tiles} << g.tile_bits;
+  const auto offset = static_cast<std::int64_t>(m.column_offset);
+  const std::int64_t units = (offset + m.cols - 1) / unit_columns + 1 - offset / unit_columns;
+  const std::int64_t groups = (args.batch + V - 1) / V;
+  const int keys = blocks * (unit_tiles * static_cast<int>(sizeof(Record)) + static_cast<int>(unit_columns) / 8);
+  const int bytes = keys + (kShared ? static_cast<int>(m.rows) * V * 4 : 0);
+  const auto kernel = transpose_kernel<T, V, kShared>;
+  check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const std::int64_t resident = kTargetBlocks * std::max(1, std::min(4, (220 << 10) / std::max(1, bytes)));
+  const std::int64_t each = std::max<std::int64_t>(1, std::min(units, resident / groups));
+  kernel<<<static_cast<unsigned>(each * groups), kTransposeThreads, bytes, static_cast<cudaStream_t>(stream)>>>(
+      args, Shape(g), groups, units, unit_tiles);
+  check(op, cudaGetLastError());
+}
+
+template <typename T>
+void choose_transpose(const char* op, const SketchArgs& args, void* stream) {
+  const SjltGeometry& g = args.matrix.geometry;
+  if (g.tile_bits > 14) {  // keys and signs of a tile would not fit
+    transpose_simple_kernel<T, float><<<kTargetBlocks * 8, 256, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    check(op, cudaGetLastError());
+    return;
+  }
+  const auto fits = [&](int v) { return args.matrix.rows * v * 4 <= kTransposeBytes; };
+  if (args.batch >= 5 && fits(8)) return launch_transpose<T, 8, true>(op, args, stream);
+  if (args.batch >= 2 && fits(4)) return launch_transpose<T, 4, true>(op, args, stream);
+  if (fits(1)) return launch_transpose<T, 1, true>(op, args, stream);
+  launch_transpose<T, 4, false>(op, args, stream);
+}
+
+}  // namespace
+
+void sjlt_project(const SketchArgs& args, void* stream) {
+  const char* op = "project";
+  switch (args.in_dtype) {
+    case DType::kFloat16: return choose_project<Float16>(op, args, stream);
+    case DType::kBFloat16: return choose_project<BFloat16>(op, args, stream);
+    case DType::kFloat32: return choose_project<float>(op, args, stream);
+    default: return launch_simple<double, double>(op, args, stream);
+  }
+}
+
+void sjlt_transpose(const SketchArgs& args, void* stream) {
+  const char* op = "project_transpose";
+  switch (args.in_dtype) {
+    case DType::kFloat16: return choose_transpose<Float16>(op, args, stream);
+    case DType::kBFloat16: return choose_transpose<BFloat16>(op, args, stream);
+    case DType::kFloat32: return choose_transpose<float>(op, args, stream);
+    default:
+      transpose_simple_kernel<double, double><<<kTargetBlocks * 8, 256, 0, static_cast<cudaStream_t>(stream)>>>(args);
+      check(op, cudaGetLastError());
+  }
+}
+
+}  // namespace maskless::cuda
