@@ -13,7 +13,7 @@
 
 #include "cpu/philox_hwy.h"
 #include "maskless/core/threshold.h"
-#include "sketch/lanes_hwy.h"
+#include "sketch/lanes_cpu_hwy.h"
 #include "sketch/sjlt_plan.h"
 #include "sketch/sketch_reference.h"
 

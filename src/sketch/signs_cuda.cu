@@ -18,7 +18,7 @@
 #include "cuda/launch.h"
 #include "maskless/core/threshold.h"
 #include "maskless/core/uniform.h"
-#include "sketch/sketch_cuda.h"
+#include "sketch/sketch_cuda.cuh"
 #include "sketch/sketch_kernels.h"
 
 namespace maskless::cuda {

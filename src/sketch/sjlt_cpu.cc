@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cpu/philox_hwy.h"
-#include "sketch/lanes_hwy.h"
+#include "sketch/lanes_cpu_hwy.h"
 #include "sketch/sjlt_plan.h"
 #include "sketch/sketch_reference.h"
 

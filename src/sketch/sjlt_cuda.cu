@@ -14,7 +14,7 @@
 #include "common/float_types.h"
 #include "cuda/launch.h"
 #include "maskless/core/sjlt.h"
-#include "sketch/sketch_cuda.h"
+#include "sketch/sketch_cuda.cuh"
 #include "sketch/sketch_kernels.h"
 
 namespace maskless::cuda {

@@ -1,10 +1,10 @@
 // Vectors of a batch side by side: G of them with column c of all in G neighbouring places, and back. For files that
 // are compiled once per instruction set.
-#if defined(MASKLESS_SKETCH_LANES_HWY_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MASKLESS_SKETCH_LANES_HWY_H_
-#undef MASKLESS_SKETCH_LANES_HWY_H_
+#if defined(MASKLESS_SKETCH_LANES_CPU_HWY_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MASKLESS_SKETCH_LANES_CPU_HWY_H_
+#undef MASKLESS_SKETCH_LANES_CPU_HWY_H_
 #else
-#define MASKLESS_SKETCH_LANES_HWY_H_
+#define MASKLESS_SKETCH_LANES_CPU_HWY_H_
 #endif
 
 #include <hwy/highway.h>

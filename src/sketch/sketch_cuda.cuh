@@ -1,6 +1,6 @@
 // What the CUDA kernels of projections share: outputs, sums of parts, memory of a stream. For .cu files.
-#ifndef MASKLESS_SRC_SKETCH_SKETCH_CUDA_H_
-#define MASKLESS_SRC_SKETCH_SKETCH_CUDA_H_
+#ifndef MASKLESS_SRC_SKETCH_SKETCH_CUDA_CUH_
+#define MASKLESS_SRC_SKETCH_SKETCH_CUDA_CUH_
 
 #include <cuda_runtime.h>
 
@@ -90,4 +90,4 @@ void signs_transpose(const SketchArgs& args, void* stream);
 
 }  // namespace maskless::cuda
 
-#endif  // MASKLESS_SRC_SKETCH_SKETCH_CUDA_H_
+#endif  // MASKLESS_SRC_SKETCH_SKETCH_CUDA_CUH_
