@@ -177,7 +177,7 @@ class Projection:
         op = "project"
         column, row = self._offsets(op, column_offset, row_offset)
         sparse = hasattr(x, "tocsr")
-        array = x.tocsr() if sparse else _arrays.floating(op, "x", x)
+        array: Any = x.tocsr() if sparse else _arrays.floating(op, "x", x)
         if array.ndim == 0:
             raise ValueError(f"{op}: x must have at least one dimension, got a scalar")
         self._extent(op, "x", array.shape[-1], column, self.n_features, "columns")

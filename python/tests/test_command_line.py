@@ -50,3 +50,14 @@ def test_row_seeds(rng, tmp_path):
 def test_mask(tmp_path, packed):
     run("mask", tmp_path / "m.npy", "--shape", "37,211", "-p", 0.3, "--seed", 5, *(["--packed"] if packed else []))
     assert_same_bits(np.load(tmp_path / "m.npy"), maskless.keep_mask((37, 211), 0.3, seed=5, packed=packed))
+
+
+@pytest.mark.parametrize("dist", ["uniform", "normal", "bits", "triton", "integers"])
+def test_random(tmp_path, dist):
+    span = {"low": -5, "high": 1000, "dtype": "int32"} if dist == "integers" else {}
+    options = [text for name, value in span.items() for text in (f"--{name}", value)]
+    run(
+        "random", tmp_path / "r.npy", "--shape", "37,211", "--dist", dist, "--seed", 5, "--first-index", 2**33, *options
+    )
+    expected = maskless.random((37, 211), dist, seed=5, first_index=2**33, **span)
+    assert_same_bits(np.load(tmp_path / "r.npy"), expected)
