@@ -102,7 +102,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("maskless ") + kVersion, "Print the version and exit");
   app.formatter(std::make_shared<Help>());
   for (const auto add : kCommands) add(app);
-  app.footer("`maskless COMMAND --help` explains a command and shows examples.");
+  app.footer(
+      "Start with:\n"
+      "  maskless demo\n"
+      "  maskless dropout x.npy y.npy -p 0.1 --seed 123\n\n"
+      "`maskless COMMAND --help` explains a command and shows examples. Exit status: 0 done, 1 a check\n"
+      "failed, 2 the request cannot be done (one line on standard error says why).");
   const auto is_asked_for = [&](const CLI::App* sub) { return sub->check_name(argv[1]); };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked_for).empty())
     return fail(app, "there is no command '" + std::string(argv[1]) + "' (see maskless --help)");

@@ -119,7 +119,8 @@ CLI::Option* add_shape(CLI::App& app, const std::string& name, Shape& value, con
 }
 
 CLI::Option* add_seed_options(CLI::App& app, SeedOptions& options) {
-  CLI::Option* const seed = add_integer(app, "--seed", options.seed, "Which mask, in 0 ... 2^64-1 (also 0x...)");
+  CLI::Option* const seed =
+      add_integer(app, "--seed", options.seed, "In 0 ... 2^64-1 (also 0x...): the same seed gives the same bits");
   add_integer(app, "--stream", options.stream,
               "Call site: layers with one seed and different streams have independent masks (default 0)",
               kStreamLimit - 1);

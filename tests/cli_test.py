@@ -445,6 +445,22 @@ class Dropout(CommandLine):
             self.assertEqual(process.returncode, -number)
             self.assertEqual(list(self.dir.iterdir()), [])
 
+    def test_progress_on_a_terminal(self):
+        reader, terminal = os.openpty()
+        process = subprocess.Popen(
+            [PROGRAM, "mask", "y.npy", "--shape", str(10**12), "-p", "0.1", "--seed", "1", "--packed"],
+            cwd=self.dir, stderr=terminal,
+        )  # fmt: skip
+        os.close(terminal)
+        seen = b""
+        while b"left" not in seen:
+            seen += os.read(reader, 1000)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        os.close(reader)
+        self.assertRegex(seen, rb"mask \[#*\.*\] +\d+%  [0-9.]+ of 125.0 GB  [0-9.]+ GB/s  \d+ s left")
+        self.assertEqual(list(self.dir.iterdir()), [])
+
     def test_an_input_that_shrinks_is_one_line(self):
         n = 512 << 20
         with open(self.path("x.npy"), "wb") as f:
