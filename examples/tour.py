@@ -184,12 +184,55 @@ def train(images: np.ndarray, labels: np.ndarray, quick: bool) -> dict:
     return {"accuracy": accuracy, "held": len(held), "unsure": unsure, "passes": passes, "p": p, "steps": step}
 
 
+def dropconnect(images: np.ndarray) -> dict:
+    """Masks of weights, one for every sample, against what theory says of them."""
+    heading("6. DropConnect: a mask of the weights for every sample, drawn inside the product")
+    x = (images[:8] / 16).reshape(8, -1).astype(np.float32)
+    w = np.random.default_rng(SEED).normal(size=(10, 64)).astype(np.float32)
+    passes = 2000
+    y = maskless.dropconnect(x, w, p=P, seed=SEED, samples=passes)
+    mean, variance = maskless.dropconnect_moments(x, w, p=P)
+    masks = passes * 8 * w.size
+    print(f"  {passes} passes over 8 images: {masks:,} weights masked; stored, {masks / 2**20:.1f} MiB of masks")
+    off = np.abs(y.mean(0) - mean) / np.sqrt(variance / passes)
+    spread = y.var(0) / variance
+    print(f"  mean within {off.max():.1f} standard errors, variance within {np.abs(spread - 1).max():.0%} of theory's")
+    check("the outputs have the mean of theory (80 of them, 5 standard errors)", bool((off < 5).all()))
+    return {"y": y[:, 0, 0], "mean": float(mean[0, 0]), "variance": float(variance[0, 0]), "passes": passes}
+
+
+def projection(images: np.ndarray, labels: np.ndarray) -> dict:
+    """4,096 features to 256 by a random matrix that is never there."""
+    heading("7. A random projection whose matrix is never there")
+    x = (images / 16).reshape(len(images), -1)
+    wide = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)  # all products of two pixels
+    matrix = maskless.Projection(256, wide.shape[1], seed=SEED)
+    narrow = matrix.apply(wide)
+
+    def distances(z: np.ndarray) -> np.ndarray:
+        squares = (z.astype(np.float64) ** 2).sum(1)
+        return np.sqrt(np.maximum(squares[:, None] + squares - 2 * (z.astype(np.float64) @ z.T), 0))
+
+    full, small = distances(wide), distances(narrow)
+    upper = np.triu_indices(len(x), 1)
+    ratio = small[upper] / full[upper]
+    right = []
+    for d in (full, small):
+        np.fill_diagonal(d, np.inf)
+        right.append(float((labels[d.argmin(1)] == labels).mean()))
+    print(f"  {wide.shape[1]:,} features to {narrow.shape[1]}: of {ratio.size:,} distances, half change by less than")
+    print(f"  {np.median(np.abs(ratio - 1)):.1%}; nearest neighbour right: {right[0]:.1%} before, {right[1]:.1%} after")
+    parts = matrix.apply(wide[:, :1000]) + matrix.apply(wide[:, 1000:], column_offset=1000)
+    check("the projections of two parts add up to that of the whole", np.allclose(parts, narrow, atol=1e-4))
+    return {"ratio": ratio, "right": right, "from": wide.shape[1], "to": narrow.shape[1]}
+
+
 def command_line(images: np.ndarray, out: Path) -> dict | None:
     """The same bits from the command line, on the CPU and on the GPU where there is one."""
     program = os.environ.get("MASKLESS_CLI") or shutil.which("maskless")
     if not program or not Path(program).exists():
         return None
-    heading("6. The same bits from the command line, and from the GPU where there is one")
+    heading("8. The same bits from the command line, and from the GPU where there is one")
     np.save(out / "digits.npy", images)
     info = json.loads(subprocess.run([program, "info", "--json"], capture_output=True, text=True, check=True).stdout)
     devices = ["cpu", *(["cuda"] if info["cuda"]["devices"] else [])]
@@ -222,6 +265,8 @@ def main() -> None:
         "memory": memory(images),
         "speed": speed(images, arguments.quick),
         "train": train(images, labels, arguments.quick),
+        "dropconnect": dropconnect(images),
+        "projection": projection(images, labels),
         "command_line": command_line(images, arguments.out),
     }
     page = tour_page.write(arguments.out, images, labels, found)

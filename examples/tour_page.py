@@ -162,6 +162,46 @@ it says what it is least sure of; bars: mean probability of each class, the labe
 <div class="unsure">{"".join(figures)}</div></section>"""
 
 
+def histogram(values: np.ndarray, low: float, high: float, colour: str, curve=None) -> str:
+    """An SVG histogram of 60 bins; `curve` is a density to draw over it."""
+    counts, edges = np.histogram(values, 60, (low, high))
+    density = counts / (len(values) * (edges[1] - edges[0]))
+    centres = (edges[:-1] + edges[1:]) / 2
+    line = None if curve is None else curve(centres)
+    top = max(density.max(), 0 if line is None else line.max())
+    parts = []
+    for i, d in enumerate(100 * density / top):
+        parts.append(f'<rect x="{10 * i + 0.5}" y="{110 - d:.1f}" width="9" height="{d:.1f}" fill="{colour}"/>')
+    if line is not None:
+        points = " ".join(f"{10 * i + 5},{110 - 100 * v / top:.1f}" for i, v in enumerate(line))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="#ec7848" stroke-width="2.5"/>')
+    for at, value in ((0, low), (300, (low + high) / 2), (600, high)):
+        anchor = {0: "start", 300: "middle", 600: "end"}[at]
+        parts.append(f'<text x="{at}" y="126" font-size="13" fill="#6b7280" text-anchor="{anchor}">{value:.3g}</text>')
+    return f'<svg viewBox="0 0 600 130" style="width:100%">{"".join(parts)}</svg>'
+
+
+def dropconnect_section(found: dict) -> str:
+    mean, sd = found["mean"], found["variance"] ** 0.5
+
+    def normal(v: np.ndarray) -> np.ndarray:
+        return np.exp(-(((v - mean) / sd) ** 2) / 2) / (sd * (2 * np.pi) ** 0.5)
+
+    return f"""<section><h2>DropConnect: a mask of the weights for every sample</h2>
+<p>One output of a linear layer under {found["passes"]:,} masks of its weights, drawn inside the product and never
+stored; the line is the normal curve with the mean and variance that theory gives (Wan et al. 2013).</p>
+{histogram(found["y"], mean - 4 * sd, mean + 4 * sd, "#3a6ea5", normal)}</section>"""
+
+
+def projection_section(found: dict) -> str:
+    before, after = found["right"]
+    return f"""<section><h2>A random projection whose matrix is never there</h2>
+<p>{found["from"]:,} features of each image, all products of two pixels, to {found["to"]}. Each of
+{found["ratio"].size:,} distances after, as a multiple of the one before. The nearest neighbour has the right label for
+{before:.1%} of the images before, and for {after:.1%} after.</p>
+{histogram(found["ratio"], 0.7, 1.3, "#3a6ea5")}</section>"""
+
+
 def write(out: Path, images: np.ndarray, labels: np.ndarray, found: dict) -> Path:
     """Writes OUT/index.html and OUT/digits.png (the first strip, for the README); returns the page's path."""
     sections = [
@@ -171,6 +211,8 @@ def write(out: Path, images: np.ndarray, labels: np.ndarray, found: dict) -> Pat
         memory_section(found["memory"]),
         speed_section(found["speed"]),
         train_section(images, labels, found["train"]),
+        dropconnect_section(found["dropconnect"]),
+        projection_section(found["projection"]),
     ]
     page = out / "index.html"
     page.write_text(
