@@ -246,6 +246,9 @@ def command_line(images: np.ndarray, out: Path) -> dict | None:
         check(
             f"equal to Python's on the {device.upper()}", done.returncode == 0 and np.array_equal(np.load(target), want)
         )
+    if "cuda" in devices:
+        print("  and how fast it is there, beside the device's own copy:")
+        subprocess.run([program, "bench", "dropout", "--device", "cuda", "--sizes", "1024"], check=True)
     return {"devices": devices}
 
 

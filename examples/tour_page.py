@@ -32,11 +32,11 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-to
 td { padding: 3px 0; width: 62px; text-align: right; font-size: 15px }
 td:first-child { width: 170px; text-align: left; color: var(--soft) }
 td.zero { color: var(--drop); font-weight: 700 }
-.bars { display: grid; grid-template-columns: 210px 1fr; gap: 8px 14px; align-items: center; font-size: 15px }
-.bars div.track { position: relative; height: 26px; background: #f1eee6; border-radius: 6px }
+.bars { display: grid; grid-template-columns: 210px 1fr 160px; gap: 8px 14px; align-items: center; font-size: 15px }
+.bars div.track { height: 26px; background: #f1eee6; border-radius: 6px }
 .bars div.fill { height: 100%; border-radius: 6px; background: #b9bfca; min-width: 2px }
 .bars div.ours { background: var(--bar) }
-.bars span { position: absolute; right: 8px; top: 1px; font-variant-numeric: tabular-nums }
+.bars span { font-variant-numeric: tabular-nums }
 .unsure { display: grid; grid-template-columns: repeat(8, 1fr); gap: 14px }
 .unsure figure { margin: 0; font-size: 13px }
 .unsure svg { width: 100%; height: 46px; margin-top: 6px } .unsure figcaption { color: var(--soft) }
@@ -74,7 +74,7 @@ def bars(rows: list[tuple[str, float, str]]) -> str:
         ours = " ours" if name.startswith("maskless") else ""
         out.append(
             f'<div>{html.escape(name)}</div><div class="track"><div class="fill{ours}" '
-            f'style="width:{100 * value / longest:.2f}%"></div><span>{text}</span></div>'
+            f'style="width:{100 * value / longest:.2f}%"></div></div><span>{text}</span>'
         )
     return f'<div class="bars">{"".join(out)}</div>'
 
