@@ -4,8 +4,8 @@
     python bench/dropout_cuda.py --library build/bench/libmaskless_bench_shim.so --out results.json
 
 Every time is the median over replays of a CUDA graph that holds several calls one after another, on rotating buffers
-that exceed the caches where the size allows it, divided by the calls: no host time, the same for every peer. Results are
-checked before they are timed. Peers: torch's F.dropout and torch.compile of it, the two kernels of Triton's
+that exceed the caches where the size allows it, divided by the calls: no host time, the same for every peer. Results
+are checked before they are timed. Peers: torch's F.dropout and torch.compile of it, the two kernels of Triton's
 low-memory-dropout tutorial as their readers write them, Helion where it is installed.
 """
 
@@ -174,7 +174,7 @@ class Bench:
     ) -> float | None:
         try:
             ms = timed(runs)
-        except Exception as error:  # noqa: BLE001: a peer that cannot run is named, and the others go on
+        except Exception as error:  # a peer that cannot run is named, and the others go on
             print(f"{section} {name}: not timed: {repr(error)[:160]}", flush=True)
             self.rows.append({"section": section, "name": name, "error": repr(error)[:160], **more})
             torch.cuda.synchronize()
@@ -188,7 +188,7 @@ class Bench:
         return [[torch.randn(shape, device="cuda", dtype=dtype) for _ in range(tensors)] for _ in range(count)]
 
     def check(self) -> None:
-        """Before anything is timed: the Triton layout is tl.rand's mask, packed is what the library's CPU tests hold."""
+        """Before anything is timed: the Triton layout is tl.rand's mask, packed is what the CPU tests hold."""
         x = torch.randn(100003, device="cuda")
         mine, theirs = torch.empty_like(x), torch.empty_like(x)
         self.lib.dropout(x, mine, triton_layout=True)
@@ -482,7 +482,7 @@ def main() -> None:
     error = ""
     try:
         bench.run(args.sections.split(","))
-    except Exception as failure:  # noqa: BLE001: what was measured is written in any case
+    except Exception as failure:  # what was measured is written in any case
         error = repr(failure)
         print("stopped by", error)
     driver = subprocess.run(

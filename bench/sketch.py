@@ -1,6 +1,6 @@
 """How fast are the CUDA projections, beside fast_jl and the sjlt package, and how exact?
 
-One command builds the kernels (and the peers, from their unpacked sources), checks results, times everything in one run,
+One command builds the kernels (and the peers, from their unpacked sources), checks results, times all in one run,
 and writes raw output, JSON and plots:
 
     python3 bench/sketch.py --out bench/results/sketch [--peers DIR]
@@ -135,7 +135,8 @@ def main() -> None:
         for kind, k, nonzeros, density, cols in (
             ("sjlt", 4096, 4, 1, 30011), ("sjlt", 1000, 3, 1, 5001), ("sjlt", 64, 16, 1, 3000), ("sjlt", 5, 5, 1, 700),
             ("sjlt", 4096, 1, 1, 9000), ("sjlt", 20000, 2, 1, 30000), ("sjlt", 40000, 2, 1, 50000),
-            ("sjlt", 7, 2, 1, 300), ("signs", 600, 1, 1, 3001), ("signs", 1024, 1, 1, 2048), ("signs", 100, 1, 1 / 3, 900),
+            ("sjlt", 7, 2, 1, 300), ("signs", 600, 1, 1, 3001), ("signs", 1024, 1, 1, 2048),
+            ("signs", 100, 1, 1 / 3, 900),
             ("signs", 130, 1, 0.02, 4000), ("signs", 1, 1, 1, 5),
         ):  # fmt: skip
             for offset in (0, 2**33 + 777):
@@ -170,7 +171,6 @@ def main() -> None:
     full = 10_000_000 if options.quick else 100_000_000
     k = 4096
     pool = torch.empty(8 * full, device=device).normal_()
-    out = torch.empty(64 * k, device=device)
 
     def data(batch: int, cols: int, dtype: str = "float32"):
         return pool[: batch * cols].view(batch, cols) if dtype == "float32" else None
@@ -221,7 +221,7 @@ def main() -> None:
     y = torch.empty(4096, k, device=device, dtype=torch.bfloat16)
     for nonzeros in (4, 1):
         what = f"sjlt s={nonzeros} d=131072 k=4096 B=4096 bfloat16"
-        record(what, "maskless", timed(lambda: run(big, y, nonzeros=nonzeros)))  # noqa: B023
+        record(what, "maskless", timed(lambda: run(big, y, nonzeros=nonzeros)))
         if "sjlt" in peers:
             index = torch.randint(0, k, (131072, nonzeros), device=device)
             sign = (torch.randint(0, 2, (131072, nonzeros), device=device) * 2 - 1).to(torch.int8)
@@ -230,10 +230,10 @@ def main() -> None:
                     what,
                     "sjlt",
                     timed(lambda: peers["sjlt"].sjlt_projection_cuda(big, index, sign, k, nonzeros, 1024, 84), 3),
-                )  # noqa: B023
+                )
             except Exception as error:
                 print("sjlt failed:", str(error)[:300], flush=True)
-    del big, y
+    big = y = None
     for n in (64, 256, 1000, 4000, 16384):
         project(8, full, "float32", "sjlt", 4, n)
     for cols in (10**5, 10**6, 10**7):
@@ -247,7 +247,7 @@ def main() -> None:
     for nonzeros, batch in ((4, 8), (1, 8), (4, 1)):
         y = torch.randn(batch, k, device=device)
         x = copy[: batch * full].view(batch, full)
-        ms = timed(lambda: run(y, x, transpose=True, nonzeros=nonzeros))  # noqa: B023
+        ms = timed(lambda: run(y, x, transpose=True, nonzeros=nonzeros))
         record(f"sjlt transpose s={nonzeros} d={full} k={k} B={batch} float32", "maskless", ms,
                gb_s=round(batch * full * 4 / ms / 1e6))  # fmt: skip
 
