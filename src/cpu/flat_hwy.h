@@ -44,6 +44,37 @@ HWY_NOINLINE inline std::uint64_t settle_group(const DropoutMask& mask, std::uin
   return keep;
 }
 
+#if HWY_TARGET != HWY_AVX3
+
+/// A mask of 16-bit lanes, all ones or zeros, used on as many elements of Lane's size: f(first element, their mask).
+template <typename Lane, class F>
+HWY_INLINE void for_masks(hn::Vec<hn::ScalableTag<std::int16_t>> mask, F&& f) {
+  const hn::ScalableTag<std::int16_t> d16;
+  const hn::ScalableTag<std::int32_t> d32;
+  const hn::ScalableTag<std::int64_t> d64;
+  if constexpr (sizeof(Lane) == 2) {
+    f(std::size_t{0}, hn::BitCast(hn::ScalableTag<Lane>(), mask));
+  } else {
+    const hn::Half<decltype(d16)> dh16;
+    const hn::Half<decltype(d32)> dh32;
+    const hn::Vec<decltype(d32)> halves[2] = {hn::PromoteTo(d32, hn::LowerHalf(dh16, mask)),
+                                              hn::PromoteTo(d32, hn::UpperHalf(dh16, mask))};
+    constexpr std::size_t kLanes = hn::MaxLanes(d32);
+    for (std::size_t h = 0; h < 2; ++h) {
+      if constexpr (sizeof(Lane) == 4) {
+        f(h * kLanes, hn::BitCast(hn::ScalableTag<Lane>(), halves[h]));
+      } else {
+        const auto low = hn::PromoteTo(d64, hn::LowerHalf(dh32, halves[h]));
+        const auto high = hn::PromoteTo(d64, hn::UpperHalf(dh32, halves[h]));
+        f(h * kLanes, hn::BitCast(hn::ScalableTag<Lane>(), low));
+        f(h * kLanes + kLanes / 2, hn::BitCast(hn::ScalableTag<Lane>(), high));
+      }
+    }
+  }
+}
+
+#endif
+
 /// As cpu::BitKernels::Flat.
 template <class Op>
 std::size_t flat(const DropoutMask& mask, std::uint64_t seed, const cpu::KeySchedule& schedule, std::uint64_t index,
@@ -80,6 +111,43 @@ std::size_t flat(const DropoutMask& mask, std::uint64_t seed, const cpu::KeySche
     }
     return word;
   };
+#if HWY_TARGET != HWY_AVX3  // masks are vectors: where positions allow it, they need not become bits
+  if (shift == 0) {
+    const hn::ScalableTag<std::int16_t> di16;
+    for (std::size_t w = 0; w < words; ++w) {
+      for (std::size_t i = 0; i < 64; i += 64 / sizeof(Lane)) hwy::Prefetch(from + kAhead + i);
+      for (std::size_t c = 0; c < 8; c += kCalls, block += kCalls) {
+        V64 first, second;
+        halves.next(first, second);
+        const auto h0 = hn::BitCast(d16, first), h1 = hn::BitCast(d16, second);
+        auto keep0 = hn::Gt(h0, t), keep1 = hn::Gt(h1, t);
+        const auto equal0 = hn::Eq(h0, t), equal1 = hn::Eq(h1, t);
+        if (HWY_UNLIKELY(!hn::AllFalse(d16, hn::Or(equal0, equal1)))) {  // once in 65,536 elements
+          const std::uint64_t settled =
+              settle_group(mask, seed, block, bits_of(d16, keep0) | bits_of(d16, keep1) << (4 * kCalls),
+                           bits_of(d16, equal0) | bits_of(d16, equal1) << (4 * kCalls));
+          keep0 = mask_of(d16, settled);
+          keep1 = mask_of(d16, settled >> (4 * kCalls));
+        }
+        const auto use = [&](std::size_t i, hn::Vec<decltype(d)> keep) HWY_ATTR {
+          const auto v = hn::And(keep, op(hn::LoadU(d, from + i)));
+          if (bypass) {
+            hn::Stream(v, d, to + i);
+          } else {
+            hn::StoreU(v, d, to + i);
+          }
+        };
+        for_masks<Lane>(hn::BitCast(di16, hn::VecFromMask(d16, keep0)), use);
+        from += 4 * kCalls;
+        to += 4 * kCalls;
+        for_masks<Lane>(hn::BitCast(di16, hn::VecFromMask(d16, keep1)), use);
+        from += 4 * kCalls;
+        to += 4 * kCalls;
+      }
+    }
+    return words * 64;
+  }
+#endif
   std::uint64_t previous = shift != 0 ? next_word() : 0;
   for (std::size_t w = 0; w < words; ++w, from += 64, to += 64) {
     for (std::size_t i = 0; i < 64; i += 64 / sizeof(Lane)) hwy::Prefetch(from + kAhead + i);
