@@ -12,6 +12,10 @@
 #include "maskless/random.h"
 #include "maskless/runtime.h"
 
+#if MASKLESS_HAS_CUDA
+#include "cuda/test_device.h"
+#endif
+
 namespace maskless {
 namespace {
 
@@ -113,6 +117,26 @@ TEST(Golden, DropoutItselfDropsByTheMask) {
     }
   }
 }
+
+#if MASKLESS_HAS_CUDA
+TEST(Golden, DropoutMasksOnTheCudaDevice) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  for (const char* list : {"dropout", "triton_rand_gt_p"}) {
+    for (const Json& c : golden().at(list)) {
+      const std::int64_t n = c.at("n");
+      DropoutOptions options = dropout_options(c);
+      if (list[0] == 't') options.layout = Layout::kTriton;
+      const testing::DeviceMemory mask(std::vector<std::uint8_t>(n, 0xCC)), bits((n + 7) / 8);
+      keep_mask(contiguous_view(mask.data(), DType::kBool, {n}, testing::kCuda), options);
+      keep_mask_packed(contiguous_view(static_cast<const void*>(nullptr), DType::kBool, {n}),
+                       contiguous_view(bits.data(), DType::kUint8, {(n + 7) / 8}, testing::kCuda), options);
+      const std::vector<std::uint8_t> host = mask.host<std::uint8_t>();
+      EXPECT_EQ(packed(n, [&](std::int64_t e) { return host[e]; }), c.at("keep_bits")) << c;
+      EXPECT_EQ(hex(bits.host<std::uint8_t>()), c.at("keep_bits")) << c;
+    }
+  }
+}
+#endif
 
 TEST(Golden, DropconnectKeep) {
   ASSERT_EQ(golden().at("dropconnect").size(), 4u);
