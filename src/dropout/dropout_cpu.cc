@@ -116,7 +116,7 @@ void dropout_flat(const BitKernels& kernels, const DropoutArgs& args, std::int64
 }
 
 /// Tiles [begin, end) of a space whose memory is contiguous along another dimension than its positions: bits are made
-/// along the positions, transposed, and applied along the memory.
+/// along the positions, transposed, and applied along the memory; or, where the operands differ, applied row by row.
 void dropout_tiles(const BitKernels& kernels, const DropoutArgs& args, const Tiling& tiling, std::int64_t begin,
                    std::int64_t end) {
   const IndexSpace& space = args.space;
@@ -141,6 +141,13 @@ void dropout_tiles(const BitKernels& kernels, const DropoutArgs& args, const Til
     }
     const char* x = static_cast<const char*>(args.x) + tile.offsets[0] * item;
     char* y = static_cast<char*>(args.y) + tile.offsets[1] * item;
+    if (!tiling.together) {
+      for (std::int64_t r = 0; r < tile.rows; ++r)
+        apply(args.scale, x + r * space.strides[0][along] * item, space.strides[0][inner],
+              y + r * space.strides[1][along] * item, space.strides[1][inner], static_cast<std::size_t>(tile.cols),
+              bits[r], first_bit[r]);
+      continue;
+    }
     for (std::int64_t c0 = 0; c0 < tile.cols; c0 += 64) {
       for (std::int64_t r0 = 0; r0 < tile.rows; r0 += 64) {
         std::uint64_t square[64] = {};

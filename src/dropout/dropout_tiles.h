@@ -1,5 +1,5 @@
-// Tiles of a space whose memory is contiguous along another dimension than its positions: a transposed matrix,
-// channels_last, Fortran order.
+// Tiles of a space whose memory, of one operand at least, is contiguous along another dimension than its positions: a
+// transposed matrix, channels_last, Fortran order.
 #ifndef MASKLESS_SRC_DROPOUT_DROPOUT_TILES_H_
 #define MASKLESS_SRC_DROPOUT_DROPOUT_TILES_H_
 
@@ -22,19 +22,25 @@ struct Tile {
 struct Tiling {
   static constexpr std::int64_t kRows = 256, kCols = 512;
 
-  int along = -1;          // the dimension that is contiguous in memory for both operands
-  std::int64_t count = 0;  // of tiles; 0 where tiles are of no use
+  int along = -1;              // the dimension that is contiguous in memory
+  bool together = false;       // ... for both operands
+  std::int64_t width = kCols;  // of a tile; smaller where lines of one operand wait in the cache for the next rows
+  std::int64_t count = 0;      // of tiles; 0 where tiles are of no use
   std::int64_t row_tiles = 0, col_tiles = 0;
 
   explicit Tiling(const IndexSpace& space) {
     const int inner = space.rank - 1;
     if (inner < 1 || space.index_strides[inner] != 1 || (space.strides[0][inner] == 1 && space.strides[1][inner] == 1))
       return;
-    for (int d = 0; d < inner; ++d)
-      if (space.strides[0][d] == 1 && space.strides[1][d] == 1 && space.shape[d] >= 8) along = d;
+    for (int d = 0; d < inner && !together; ++d) {
+      if (space.shape[d] < 8 || (space.strides[0][d] != 1 && space.strides[1][d] != 1)) continue;
+      along = d;
+      together = space.strides[0][d] == 1 && space.strides[1][d] == 1;
+    }
     if (along < 0) return;
+    if (!together) width = 64;
     row_tiles = (space.shape[along] + kRows - 1) / kRows;
-    col_tiles = (space.shape[inner] + kCols - 1) / kCols;
+    col_tiles = (space.shape[inner] + width - 1) / width;
     count = space.size / space.shape[along] / space.shape[inner] * row_tiles * col_tiles;
   }
 
@@ -42,7 +48,7 @@ struct Tiling {
     const int inner = space.rank - 1;
     Tile tile;
     tile.index = space.first_index;
-    const std::int64_t col = number % col_tiles * kCols;
+    const std::int64_t col = number % col_tiles * width;
     number /= col_tiles;
     tile.row = number % row_tiles * kRows;
     number /= row_tiles;
@@ -54,7 +60,7 @@ struct Tiling {
       for (int o = 0; o < 2; ++o) tile.offsets[o] += space.strides[o][d] * coord;
     }
     tile.rows = std::min(kRows, space.shape[along] - tile.row);
-    tile.cols = std::min(kCols, space.shape[inner] - col);
+    tile.cols = std::min(width, space.shape[inner] - col);
     return tile;
   }
 };

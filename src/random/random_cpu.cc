@@ -256,8 +256,15 @@ void integers(const WordKernels& kernels, const RandomArgs& args, std::uint64_t 
               std::uint64_t index, std::size_t n, std::uint32_t* buffer, T* to, std::int64_t stride) {
   const auto low = static_cast<std::uint64_t>(args.low);
   if (args.kind == RandomKind::kWideIntegers) {
-    for (std::size_t i = 0; i < n; ++i, to += stride)
-      *to = static_cast<T>(low + reference::random_below_wide(seed, args.stream, index + i, args.range, args.unfair));
+    const std::size_t before = static_cast<std::size_t>(index & 1) * 2;
+    kernels.words(keys, counter_tag(Op::kRandom, args.stream), reference::kWide, index >> 1, before + 2 * n, buffer);
+    for (std::size_t i = 0; i < n; ++i, to += stride) {
+      const std::uint32_t* pair = buffer + before + 2 * i;
+      const std::uint64_t x = std::uint64_t{pair[1]} << 32 | pair[0];
+      *to = static_cast<T>(low + reference::multiply_high(x, args.range));
+      if (x * args.range < args.unfair)
+        *to = static_cast<T>(low + reference::random_below_wide(seed, args.stream, index + i, args.range, args.unfair));
+    }
     return;
   }
   const std::uint32_t* words = numbers(kernels, args, keys, index, n, buffer);
@@ -275,7 +282,7 @@ void random_range(const WordKernels& kernels, const RandomArgs& args, std::int64
   const KeySchedule keys(seed);
   const std::int64_t stride = space.rank == 0 ? 1 : space.strides[0][space.rank - 1];
   const bool steps = space.rank == 0 || space.index_strides[space.rank - 1] == 1;  // else: element by element
-  std::uint32_t buffer[kChunk + 4 + kSpareWords];
+  std::uint32_t buffer[2 * kChunk + 4 + kSpareWords];                              // two words an element at most
   for (std::int64_t e = begin; e < end;) {
     Place place;
     place.index = space.first_index;

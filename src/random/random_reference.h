@@ -37,6 +37,13 @@ MASKLESS_HOST_DEVICE inline std::uint64_t random_below(std::uint64_t seed, std::
   }
 }
 
+/// The high half of the 128-bit product.
+MASKLESS_HOST_DEVICE inline std::uint64_t multiply_high(std::uint64_t x, std::uint64_t y) {
+  const std::uint64_t x0 = x & 0xFFFFFFFFu, x1 = x >> 32, y0 = y & 0xFFFFFFFFu, y1 = y >> 32;
+  const std::uint64_t middle = (x0 * y0 >> 32) + (x1 * y0 & 0xFFFFFFFFu) + (x0 * y1 & 0xFFFFFFFFu);
+  return x1 * y1 + (x1 * y0 >> 32) + (x0 * y1 >> 32) + (middle >> 32);
+}
+
 /// The same for range > 2^32, from two words a draw.
 MASKLESS_HOST_DEVICE inline std::uint64_t random_below_wide(std::uint64_t seed, std::uint32_t stream,
                                                             std::uint64_t index, std::uint64_t range,
@@ -45,10 +52,7 @@ MASKLESS_HOST_DEVICE inline std::uint64_t random_below_wide(std::uint64_t seed, 
     const Words4 words = random_words(seed, stream, index >> 1, kWide | attempt);
     const unsigned at = static_cast<unsigned>(index & 1) * 2;
     const std::uint64_t x = std::uint64_t{words[at + 1]} << 32 | words[at];
-    // The 128-bit product x * range from 32-bit pieces.
-    const std::uint64_t x0 = x & 0xFFFFFFFFu, x1 = x >> 32, r0 = range & 0xFFFFFFFFu, r1 = range >> 32;
-    const std::uint64_t middle = (x0 * r0 >> 32) + (x1 * r0 & 0xFFFFFFFFu) + (x0 * r1 & 0xFFFFFFFFu);
-    if (x * range >= unfair) return x1 * r1 + (x1 * r0 >> 32) + (x0 * r1 >> 32) + (middle >> 32);
+    if (x * range >= unfair) return multiply_high(x, range);
   }
 }
 
