@@ -99,6 +99,35 @@ def check_dropconnect(device: str, meshes: list[DeviceMesh]) -> int:
     return checks
 
 
+def check_sketch(device: str, mesh: DeviceMesh) -> int:
+    """Rows sharded, columns sharded (all-reduce or reduce-scatter), and replicated, against one process."""
+    torch.manual_seed(3)
+    x = torch.randn(6, 1000, dtype=torch.float64, device=device)
+    checks = 0
+    for kind, result in itertools.product(("sjlt", "signs"), ([Replicate()], [Shard(1)])):
+        expected = mt.project(x, 64, kind=kind, seed=4)
+        for placement in ([Shard(0)], [Shard(1)], [Replicate()], [Partial()]):
+            y = mt.project(place(x, mesh, tuple(placement)), 64, kind=kind, seed=4)
+            joined = y.redistribute(placements=result).full_tensor()
+            torch.testing.assert_close(joined, expected, rtol=1e-12, atol=1e-12)
+            checks += 1
+    return checks
+
+
+def sketch_table(device: str, mesh: DeviceMesh, size: int) -> list[tuple[str, float, float]]:
+    """(work, seconds, GB/s read): each process has 2^(size-3) columns of 8 rows, then comes the sum over processes."""
+    columns = 1 << (size - 3)
+    local = torch.randn(8, columns, device=device)
+    x = DTensor.from_local(local, mesh, [Shard(1)], run_check=False)
+    rows = []
+    for name, result in (("all-reduce", [Replicate()]), ("reduce-scatter", [Shard(1)])):
+        took = seconds(lambda result=result: mt.project(x, 4096, seed=1).redistribute(placements=result), device)
+        rows.append(
+            (f"sjlt of 8 x 2^{size - 3} columns a process, {name}", took, mesh.size() * local.nbytes / took / 1e9)
+        )
+    return rows
+
+
 def check_training(device: str, mesh: DeviceMesh, steps: int) -> list[tuple[str, float, float]]:
     """(parallelism, last loss, largest difference to one process's loss). Float64: 1e-9 leaves room for reductions."""
     reference = example.train("none", steps, device)
@@ -142,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50, help="training steps")
     parser.add_argument("--size", type=int, default=28 if torch.cuda.is_available() else 20, help="log2 of elements")
-    parser.add_argument("--parts", default="masks,training,scaling")
+    parser.add_argument("--parts", default="masks,training,sketch,scaling")
     arguments = parser.parse_args()
     parts = arguments.parts.split(",")
     device = example.start()
@@ -159,6 +188,12 @@ def main() -> None:
         lines += [
             f"  {kind:12s} {loss:.9f} {difference:.1e}"
             for kind, loss, difference in check_training(device, mesh, arguments.steps)
+        ]
+    if "sketch" in parts:
+        lines.append(f"sketch: {check_sketch(device, mesh)} projections equal to 1e-12")
+        lines += [
+            f"  {work:56s} {1e3 * took:9.3f} ms {rate:8.1f} GB/s read by all"
+            for work, took, rate in sketch_table(device, mesh, arguments.size)
         ]
     if "scaling" in parts:
         lines.append("weak scaling: milliseconds, GB/s read and written by all")
