@@ -1,7 +1,7 @@
 """How fast are the CUDA projections, beside fast_jl and the sjlt package, and how exact?
 
-One command builds the kernels (and the peers, from their unpacked sources), checks results, times all in one run,
-and writes raw output, JSON and plots:
+One command builds the kernels (and the peers, from their unpacked sources), checks results, times everything in one
+run, and writes raw output, JSON and plots:
 
     python3 bench/sketch.py --out bench/results/sketch [--peers DIR]
 
@@ -158,7 +158,7 @@ def main() -> None:
                         z = run(out, back, kind, True, nonzeros, density, offset=offset).double()
                         exact = out.double() @ s
                         error_t = float((z - exact).norm() / exact.norm().clamp(min=1e-30))
-                        bound = {"float16": 6e-4, "bfloat16": 5e-3, "float32": 5e-6, "float64": 1e-14}[dtype]
+                        bound = {"float16": 6e-4, "bfloat16": 5e-3, "float32": 2e-5, "float64": 1e-14}[dtype]
                         ok = error < bound and error_t < bound and torch.equal(again.double(), y)
                         worst[dtype] = max(worst.get(dtype, 0), error, error_t)
                         if not ok:
@@ -172,9 +172,6 @@ def main() -> None:
     k = 4096
     pool = torch.empty(8 * full, device=device).normal_()
 
-    def data(batch: int, cols: int, dtype: str = "float32"):
-        return pool[: batch * cols].view(batch, cols) if dtype == "float32" else None
-
     ms = timed(lambda: torch.sum(pool))
     record("reading 8 x d float32 (torch.sum)", "torch", ms, gb_s=round(8 * full * 4 / ms / 1e6))
     copy = torch.empty_like(pool)
@@ -186,12 +183,10 @@ def main() -> None:
     ) -> None:
         x = pool[: batch * cols].view(batch, cols).to(getattr(torch, dtype))
         y = torch.empty(batch, n, dtype=x.dtype, device=device)
-        before = torch.cuda.max_memory_allocated()
         repeats = 10 if kind == "sjlt" else 5
         ms = timed(lambda: run(x, y, kind, False, nonzeros, density), repeats)
         what = f"{kind} {f's={nonzeros}' if kind == 'sjlt' else f'q={density:g}'} d={cols} k={n} B={batch} {dtype}"
         record(what, "maskless", ms, gb_s=round(batch * cols * x.element_size() / ms / 1e6))
-        del before
         if "sjlt" in peers and kind == "sjlt":
             index = torch.randint(0, n, (cols, nonzeros), device=device)
             sign = (torch.randint(0, 2, (cols, nonzeros), device=device) * 2 - 1).to(torch.int8)

@@ -103,11 +103,12 @@ __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32
   }
 }
 
-/// Bits i and i + 16 of a word as two signs of 1.
+/// Bits i and i + 16 of a word as two signs of 1: a shift and one three-way logic operation. `mask` is 0x80008000, in a
+/// register that the compiler does not know the value of (an instruction holds one constant, and the other is `ones`).
 template <bool kHalf>
-__device__ __forceinline__ std::uint32_t expand(std::uint32_t word, int i) {
+__device__ __forceinline__ std::uint32_t expand(std::uint32_t word, int i, std::uint32_t mask) {
   constexpr std::uint32_t kOnes = kHalf ? 0x3C003C00u : 0x3F803F80u;
-  return (word << (15 - i) & 0x80008000u) | kOnes;
+  return (word << (15 - i) & mask) | kOnes;
 }
 
 /// Terms of an element, as 16 bits each.
@@ -121,6 +122,13 @@ __device__ __forceinline__ void split(float x, std::uint32_t (&t)[2]) {
   t[1] = __bfloat16_as_ushort(low);
 }
 
+/// 16 bytes from global to shared memory, or zeros, without a register.
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}
+
 /// kBlockRows rows of S, 8 * N vectors, one split of the columns.
 template <typename T, int N>
 __global__ __launch_bounds__(kWarps * 32, 2) void dense_kernel(SketchArgs args, std::int64_t splits, int row_groups,
@@ -128,12 +136,16 @@ __global__ __launch_bounds__(kWarps * 32, 2) void dense_kernel(SketchArgs args, 
   constexpr int kTerms = Terms<T>::kCount;
   constexpr bool kHalf = Terms<T>::kHalf;
   constexpr int kMTiles = kWarpRows / 16;
+  constexpr int kEach = 16 / sizeof(T);  // elements of a copy
+  constexpr int kRaw = kStage + kEach;   // a vector's place in shared memory, in another bank than the one before
   extern __shared__ __align__(16) char shared[];
-  // Fragments of B: [stage parity][block][term][n][four registers][lane]; Philox columns; each warp's sign words.
+  // Fragments of B: [stage parity][block][term][n][four registers][lane]; Philox columns; each warp's sign words,
+  // twice; and one stage of x as it is.
   constexpr int kBlockVectors = kTerms * N * 4 * 32;
   uint4* fragments = reinterpret_cast<uint4*>(shared);
   uint4* columns = fragments + 2 * kStageBlocks * kBlockVectors;
-  uint4* warp_words = columns + 2 * kStageBlocks + threadIdx.x / 32 * kWarpRows;
+  uint4* warp_words = columns + 2 * kStageBlocks + threadIdx.x / 32 * 2 * kWarpRows;
+  T* raw = reinterpret_cast<T*>(columns + 2 * kStageBlocks + kWarps * 2 * kWarpRows);
 
   const SketchMatrix& m = args.matrix;
   const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
@@ -146,32 +158,47 @@ __global__ __launch_bounds__(kWarps * 32, 2) void dense_kernel(SketchArgs args, 
   const std::int64_t part = id % splits, lane_vector = id / splits * (8 * N);
   const int vectors = static_cast<int>(min(std::int64_t{8 * N}, args.batch - lane_vector));
   const std::int64_t offset = static_cast<std::int64_t>(m.column_offset);
-  const std::int64_t first_stage = offset / kStage,
-                     stages = m.cols == 0 ? 0 : (offset + m.cols - 1) / kStage + 1 - first_stage;
+  const std::int64_t first_stage = offset / kStage;
+  const std::int64_t stages = m.cols == 0 ? 0 : (offset + m.cols - 1) / kStage + 1 - first_stage;
   const std::int64_t begin = stages * part / splits, end = stages * (part + 1) / splits;
   const T* x = static_cast<const T*>(args.in) + lane_vector * args.in_strides[0];
   const int lane = threadIdx.x & 31;
+  const bool aligned = args.in_strides[1] == 1 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0 &&
+                       args.in_strides[0] % kEach == 0 && offset % kEach == 0;
 
-  // One stage into shared memory: four registers of pairs (i, i + 16) at a time.
-  const auto load = [&](std::int64_t stage) {
+  // One stage of x into shared memory as it is, zeros where there is nothing.
+  const auto fetch = [&](std::int64_t stage) {
+    const std::int64_t base = (first_stage + stage) * kStage - offset;
+    if (aligned && base >= 0 && base + kStage <= m.cols) {
+      for (int e = threadIdx.x; e < 8 * N * kStage / kEach; e += kWarps * 32) {
+        const int vector = e / (kStage / kEach), c = e % (kStage / kEach) * kEach;
+        const bool there = vector < vectors;
+        copy_async(raw + vector * kRaw + c, x + (there ? vector : 0) * args.in_strides[0] + base + c, there);
+      }
+    } else {
+      for (int e = threadIdx.x; e < 8 * N * kStage; e += kWarps * 32) {
+        const int vector = e / kStage;
+        const std::int64_t column = base + e % kStage;
+        raw[vector * kRaw + e % kStage] = vector < vectors && column >= 0 && column < m.cols
+                                              ? x[vector * args.in_strides[0] + column * args.in_strides[1]]
+                                              : T{};
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  // From there into fragments: four registers of pairs (i, i + 16) at a time.
+  const auto convert = [&](std::int64_t stage) {
     uint4* to = fragments + (stage & 1) * kStageBlocks * kBlockVectors;
-    const std::int64_t base = (first_stage + stage) * kStage;
+#pragma unroll 2
     for (int e = threadIdx.x; e < kStageBlocks * N * 4 * 32; e += kWarps * 32) {
       const int l = e & 31, four = e >> 5 & 3, n = (e >> 7) % N, block = (e >> 7) / N;
-      const int vector = n * 8 + (l >> 2);
-      const std::int64_t column = base + block * 128 + (l & 3) * 32 + four * 4 - offset;
-      const T* from = x + vector * args.in_strides[0];
+      const T* from = raw + (n * 8 + (l >> 2)) * kRaw + block * 128 + (l & 3) * 32 + four * 4;
       std::uint32_t r[kTerms][4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        T low{}, high{};
-        if (vector < vectors) {
-          if (column + i >= 0 && column + i < m.cols) low = from[(column + i) * args.in_strides[1]];
-          if (column + i + 16 >= 0 && column + i + 16 < m.cols) high = from[(column + i + 16) * args.in_strides[1]];
-        }
         std::uint32_t a[kTerms], b[kTerms];
-        split(low, a);
-        split(high, b);
+        split(from[i], a);
+        split(from[i + 16], b);
 #pragma unroll
         for (int t = 0; t < kTerms; ++t) r[t][i] = a[t] | b[t] << 16;
       }
@@ -181,33 +208,54 @@ __global__ __launch_bounds__(kWarps * 32, 2) void dense_kernel(SketchArgs args, 
     }
     if (threadIdx.x < kStageBlocks)
       columns[(stage & 1) * kStageBlocks + threadIdx.x] =
-          Philox::column(static_cast<std::uint32_t>((base >> 7) + threadIdx.x), tag, key);
+          Philox::column(static_cast<std::uint32_t>(((first_stage + stage) * kStage >> 7) + threadIdx.x), tag, key);
   };
 
   Philox::Row rows[kWarpRows / 32];
 #pragma unroll
   for (int i = 0; i < kWarpRows / 32; ++i)
     rows[i] = Philox::row(m.row_offset + static_cast<std::uint32_t>(first_row + 32 * i + lane), key.w[0]);
+  std::uint32_t mask;
+  asm volatile("mov.b32 %0, 0x80008000;" : "=r"(mask));
   float sums[kMTiles][N][4] = {};
-  if (begin < end) load(begin);
-  __syncthreads();
+  if (begin < end) {
+    fetch(begin);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    convert(begin);
+    __syncthreads();
+    if (begin + 1 < end) fetch(begin + 1);
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 32; ++i)
+      warp_words[32 * i + lane] = Philox::words(rows[i], columns[(begin & 1) * kStageBlocks], k0, k1);
+  }
   for (std::int64_t stage = begin; stage < end; ++stage) {
-    if (stage + 1 < end) load(stage + 1);
     float acc[kMTiles][N][4] = {};
     const uint4* from = fragments + (stage & 1) * kStageBlocks * kBlockVectors;
+    const uint4* column = columns + (stage & 1) * kStageBlocks;
+    if (stage + 1 < end) {  // the next stage's x has been on its way for a whole stage
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      __syncthreads();
+      convert(stage + 1);
+      __syncthreads();
+      if (stage + 2 < end) fetch(stage + 2);
+    }
 #pragma unroll 1
     for (int block = 0; block < kStageBlocks; ++block) {
-      const uint4 column = columns[(stage & 1) * kStageBlocks + block];
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < kWarpRows / 32; ++i) warp_words[32 * i + lane] = Philox::words(rows[i], column, k0, k1);
       __syncwarp();
       std::uint32_t words[kMTiles][2];  // of rows lane / 4 and lane / 4 + 8 of each tile: word lane % 4
 #pragma unroll
       for (int tile = 0; tile < kMTiles; ++tile)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          words[tile][half] = reinterpret_cast<const std::uint32_t*>(warp_words)[(tile * 16 + half * 8) * 4 + lane];
+          words[tile][half] = reinterpret_cast<const std::uint32_t*>(
+              warp_words + (block & 1) * kWarpRows)[(tile * 16 + half * 8) * 4 + lane];
+      // The words of the next block, between the products of this one. After the last block of a stage that is the
+      // first of the next stage.
+      const uint4 next = block + 1 < kStageBlocks ? column[block + 1] : columns[((stage + 1) & 1) * kStageBlocks];
+#pragma unroll
+      for (int i = 0; i < kWarpRows / 32; ++i)
+        warp_words[((block + 1) & 1) * kWarpRows + 32 * i + lane] = Philox::words(rows[i], next, k0, k1);
 #pragma unroll
       for (int four = 0; four < 4; ++four) {
         uint4 b[kTerms][N];
@@ -220,8 +268,10 @@ __global__ __launch_bounds__(kWarps * 32, 2) void dense_kernel(SketchArgs args, 
           const int i = four * 4 + step * 2;
 #pragma unroll
           for (int tile = 0; tile < kMTiles; ++tile) {
-            const std::uint32_t a0 = expand<kHalf>(words[tile][0], i), a1 = expand<kHalf>(words[tile][1], i);
-            const std::uint32_t a2 = expand<kHalf>(words[tile][0], i + 1), a3 = expand<kHalf>(words[tile][1], i + 1);
+            const std::uint32_t a0 = expand<kHalf>(words[tile][0], i, mask);
+            const std::uint32_t a1 = expand<kHalf>(words[tile][1], i, mask);
+            const std::uint32_t a2 = expand<kHalf>(words[tile][0], i + 1, mask);
+            const std::uint32_t a3 = expand<kHalf>(words[tile][1], i + 1, mask);
 #pragma unroll
             for (int t = 0; t < kTerms; ++t)
 #pragma unroll
@@ -238,7 +288,6 @@ __global__ __launch_bounds__(kWarps * 32, 2) void dense_kernel(SketchArgs args, 
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[tile][n][i] += acc[tile][n][i];
-    __syncthreads();
   }
 #pragma unroll
   for (int tile = 0; tile < kMTiles; ++tile)
@@ -391,7 +440,8 @@ void launch_dense(const char* op, const SketchArgs& args, void* stream) {
   const int row_groups = static_cast<int>((m.rows + kBlockRows - 1) / kBlockRows);
   const std::int64_t groups = (args.batch + 8 * N - 1) / (8 * N);
   const std::int64_t splits = choose_splits(args, m.cols / kStage + 1, row_groups * groups, kTargetBlocks, 4);
-  const int bytes = 2 * kStageBlocks * Terms<T>::kCount * N * 2048 + 2 * kStageBlocks * 16 + kBlockRows * 16;
+  const int bytes = 2 * kStageBlocks * Terms<T>::kCount * N * 2048 + 2 * kStageBlocks * 16 + 2 * kBlockRows * 16 +
+                    8 * N * (kStage * static_cast<int>(sizeof(T)) + 16);
   const auto kernel = dense_kernel<T, N>;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   Workspace<float> partials(op, splits > 1 ? splits * args.batch * m.rows : 0, stream);

@@ -75,10 +75,12 @@ __device__ __forceinline__ std::uint32_t slot_of(const Shape& p, const Record& k
   return high | (((o - (v >> 29)) * (v | 1)) & p.low_mask);
 }
 
-/// Keys of `tiles` tiles in `blocks` blocks from (tile, block) on: records[tile * blocks + block].
+/// Keys of `tiles` tiles in NB blocks from (tile, block) on: records[tile * NB + block]. NB is 0 for all s blocks.
+template <int NB>
 __device__ void make_records(const SketchMatrix& m, std::uint64_t seed, std::uint64_t tile, int tiles,
-                             std::uint32_t block, int blocks, Record* records) {
-  for (int i = threadIdx.x; i < tiles * blocks; i += blockDim.x) {
+                             std::uint32_t block, Record* records) {
+  const unsigned blocks = NB > 0 ? NB : m.geometry.blocks;
+  for (unsigned i = threadIdx.x; i < tiles * blocks; i += blockDim.x) {
     const std::uint32_t b = block + i % blocks;
     const std::uint32_t rows = sjlt_block_rows(m.geometry, b);
     const SjltKey k = sjlt_key(seed, m.stream, m.geometry, b, tile + i / blocks);
@@ -86,14 +88,15 @@ __device__ void make_records(const SketchMatrix& m, std::uint64_t seed, std::uin
   }
 }
 
-/// Sign words of slots f (a multiple of 128) ... f + 32 * words - 1: signs[block * words + word].
-__device__ void make_signs(const SketchMatrix& m, std::uint64_t seed, std::uint64_t f, int words, std::uint32_t block,
-                           int blocks, std::uint32_t* signs) {
-  const int calls = words / 4;
-  for (int i = threadIdx.x; i < calls * blocks; i += blockDim.x) {
-    const int b = i / calls, call = i % calls;
-    const Words4 w = sjlt_sign_words(seed, m.stream, block + b, (f >> 7) + call);
-    *reinterpret_cast<uint4*>(signs + b * words + 4 * call) = make_uint4(w.w[0], w.w[1], w.w[2], w.w[3]);
+/// Sign words of slots f (a multiple of 128) on, `words` a pass: signs[(pass * NB + block) * words + word].
+template <int NB>
+__device__ void make_signs(const SketchMatrix& m, std::uint64_t seed, std::uint64_t f, int passes, int words,
+                           std::uint32_t block, std::uint32_t* signs) {
+  const unsigned blocks = NB > 0 ? NB : m.geometry.blocks, calls = words / 4;
+  for (unsigned i = threadIdx.x; i < passes * calls * blocks; i += blockDim.x) {
+    const unsigned call = i % calls, rest = i / calls, b = rest % blocks, pass = rest / blocks;
+    const Words4 w = sjlt_sign_words(seed, m.stream, block + b, (f >> 7) + pass * calls + call);
+    *reinterpret_cast<uint4*>(signs + 4 * i) = make_uint4(w.w[0], w.w[1], w.w[2], w.w[3]);
   }
 }
 
@@ -153,6 +156,12 @@ __device__ __forceinline__ void add_column(const char* tile, std::uint32_t colum
   }
 }
 
+/// Bytes of a plane of `columns` columns and one of zeros, a multiple of 16.
+template <typename T, int V>
+__host__ __device__ constexpr int plane_size(int columns) {
+  return ((columns + 1) * Packed<T, V>::kVector + 15) / 16 * 16;
+}
+
 struct ProjectPlan {
   std::int64_t passes = 0;      // in all: pieces of pass_tiles tiles, aligned to multiples of their width
   std::int64_t first_pass = 0;  // number of the first one
@@ -169,12 +178,13 @@ __global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, P
                                                               float* partials) {
   extern __shared__ __align__(16) char shared[];
   using P = Packed<T, V>;
+  using Store = typename Vector<P::kVector>::type;
+  constexpr int kEach = V / P::kPlanes;
   const SketchMatrix& m = args.matrix;
   const SjltGeometry& g = m.geometry;
   const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
   const int pass_columns = plan.slots << g.tile_bits, words = pass_columns / 32;
-  const int plane_bytes = pass_columns * P::kVector, buffer_bytes = pass_columns * P::kBytes;
-  char* buffers = shared;
+  const int plane_bytes = plane_size<T, V>(pass_columns), buffer_bytes = plane_bytes * P::kPlanes;
   Record* records = reinterpret_cast<Record*>(shared + 2 * buffer_bytes);
   std::uint32_t* signs = reinterpret_cast<std::uint32_t*>(records + plan.key_passes * plan.slots * NB);
 
@@ -182,7 +192,6 @@ __global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, P
   const int first_block = static_cast<int>(id % plan.block_groups) * NB;
   id /= plan.block_groups;
   const std::int64_t split = id % plan.splits, lane = id / plan.splits * V;
-  const int blocks = min(NB, static_cast<int>(g.blocks) - first_block);
   const std::int64_t begin = plan.passes * split / plan.splits, end = plan.passes * (split + 1) / plan.splits;
 
   const int per_slot = kThreads / plan.slots;
@@ -195,6 +204,17 @@ __global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, P
   T staged[R][V];
   const auto fetch = [&](std::int64_t pass) {
     const std::int64_t first = (plan.first_pass + pass) * pass_columns - static_cast<std::int64_t>(m.column_offset);
+    if (first >= 0 && first + pass_columns <= m.cols && vectors == V && args.in_strides[1] == 1) {
+      const T* row = x + first + threadIdx.x;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+#pragma unroll
+        for (int q = 0; q < R; ++q)
+          if (q * kThreads + static_cast<int>(threadIdx.x) < pass_columns) staged[q][v] = row[q * kThreads];
+        row += args.in_strides[0];
+      }
+      return;
+    }
 #pragma unroll
     for (int q = 0; q < R; ++q) {
       const int c = q * kThreads + threadIdx.x;
@@ -205,8 +225,7 @@ __global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, P
         staged[q][v] = inside && v < vectors ? x[v * args.in_strides[0] + column * args.in_strides[1]] : T{};
     }
   };
-  const auto put = [&](int buffer) {
-    using Store = typename Vector<P::kVector>::type;
+  const auto put = [&](char* buffer) {
 #pragma unroll
     for (int q = 0; q < R; ++q) {
       const int c = q * kThreads + threadIdx.x;
@@ -215,61 +234,64 @@ __global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, P
       for (int p = 0; p < P::kPlanes; ++p) {
         union {
           Store store;
-          T values[V / P::kPlanes];
+          T values[kEach];
         } u;
 #pragma unroll
-        for (int i = 0; i < V / P::kPlanes; ++i) u.values[i] = staged[q][p * (V / P::kPlanes) + i];
-        *reinterpret_cast<Store*>(buffers + buffer * buffer_bytes + p * plane_bytes + c * P::kVector) = u.store;
+        for (int i = 0; i < kEach; ++i) u.values[i] = staged[q][p * kEach + i];
+        *reinterpret_cast<Store*>(buffer + p * plane_bytes + c * P::kVector) = u.store;
       }
     }
   };
+  if (threadIdx.x < 2 * P::kPlanes)  // a column of zeros after the last one, for rows that no column hits
+    *reinterpret_cast<Store*>(shared + threadIdx.x * plane_bytes + pass_columns * P::kVector) = Store{};
 
   float acc[NB][R][V] = {};
   if (begin < end) {
     fetch(begin);
-    put(0);
+    put(shared);
   }
+  int ahead = plan.key_passes;  // passes since the last keys were made
+  int buffer = 0;
+#pragma unroll 1
   for (std::int64_t pass = begin; pass < end; ++pass) {
-    const int ahead = static_cast<int>((pass - begin) % plan.key_passes);
-    if (ahead == 0) {  // everybody is done with the old keys: the last pass ended with a barrier
+    if (ahead == plan.key_passes) {  // everybody is done with the old keys: the last pass ended with a barrier
+      ahead = 0;
       const std::uint64_t tile = static_cast<std::uint64_t>(plan.first_pass + pass) * plan.slots;
       const int count = static_cast<int>(min(static_cast<std::int64_t>(plan.key_passes), end - pass));
-      make_records(m, seed, tile, count * plan.slots, first_block, blocks, records);
-      for (int i = 0; i < count; ++i)
-        make_signs(m, seed, (tile + i * plan.slots) << g.tile_bits, words, first_block, blocks, signs + i * words * NB);
+      make_records<NB>(m, seed, tile, count * plan.slots, first_block, records);
+      make_signs<NB>(m, seed, tile << g.tile_bits, count, words, first_block, signs);
       __syncthreads();
     }
-    const int buffer = static_cast<int>((pass - begin) & 1);
-    if (pass + 1 < end) fetch(pass + 1);
-    const char* tile = buffers + buffer * buffer_bytes;
-    const Record* record = records + (ahead * plan.slots + slot) * blocks;
+    const bool more = pass + 1 < end;
+    if (more) fetch(pass + 1);
+    const char* tile = shared + buffer * buffer_bytes;
+    const Record* record = records + (ahead * plan.slots + slot) * NB;
     const std::uint32_t* sign_words = signs + ahead * words * NB;
 #pragma unroll
     for (int b = 0; b < NB; ++b) {
-      if (b < blocks) {
-        const Record k = record[b];
+      const Record k = record[b];
 #pragma unroll
-        for (int i = 0; i < R; ++i) {
-          const std::uint32_t row = thread_row + i * per_slot;
-          std::uint32_t z = row;
-          bool hit = true;
-          if (kWindow) {
-            z = row >= k.window ? row - k.window : row + k.block_rows - k.window;
-            hit = row < k.block_rows && z <= shape.width_mask;
-            z = hit ? z : 0;
-          }
-          const std::uint32_t h = z >> shape.low;
-          const std::uint32_t column =
-              column_of(shape, k, h, z & shape.low_mask, h >> shape.b_shift << shape.low, z & shape.b_mask);
-          const std::uint32_t f = tile_column + z;
-          float sign = sign_of(sign_words[b * words + (f >> 5)], f & 31);
-          if (kWindow) sign = hit ? sign : 0.f;
-          if (kWindow && !hit) continue;
-          add_column<T, V>(tile, tile_column + column, plane_bytes, sign, acc[b][i]);
+      for (int i = 0; i < R; ++i) {
+        const std::uint32_t row = thread_row + i * per_slot;
+        std::uint32_t z = row;
+        bool hit = true;
+        if (kWindow) {
+          z = row >= k.window ? row - k.window : row + k.block_rows - k.window;
+          hit = row < k.block_rows && z <= shape.width_mask;
+          z = min(z, shape.width_mask);
         }
+        const std::uint32_t h = z >> shape.low;
+        std::uint32_t column =
+            tile_column + column_of(shape, k, h, z & shape.low_mask, h >> shape.b_shift << shape.low, z & shape.b_mask);
+        const std::uint32_t f = tile_column + z;
+        const float sign = sign_of(sign_words[b * words + (f >> 5)], f & 31);
+        if (kWindow) column = hit ? column : pass_columns;
+        add_column<T, V>(tile, column, plane_bytes, sign, acc[b][i]);
       }
     }
-    if (pass + 1 < end) put(buffer ^ 1);
+    ++ahead;
+    buffer ^= 1;
+    if (more) put(shared + buffer * buffer_bytes);
     __syncthreads();
   }
 
@@ -298,7 +320,6 @@ __global__ __launch_bounds__(kThreads, 1) void project_kernel(SketchArgs args, P
   if (slot != 0) return;
 #pragma unroll
   for (int b = 0; b < NB; ++b) {
-    if (b >= blocks) continue;
     const std::uint32_t start = sjlt_block_start(g, first_block + b), rows = sjlt_block_rows(g, first_block + b);
 #pragma unroll
     for (int i = 0; i < R; ++i) {
@@ -360,20 +381,22 @@ __global__ void project_simple_kernel(SketchArgs args, std::int64_t splits, S* p
   }
 }
 
-/// V vectors of y in shared memory (or not, if they do not fit), one column of S a thread.
-template <typename T, int V, bool kShared>
+/// V vectors of y in shared memory (or not, if they do not fit), one column of S a thread. kBlocks is s, or 0 for any.
+template <typename T, int V, bool kShared, int kBlocks>
 __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs args, Shape shape, std::int64_t groups,
                                                                       std::int64_t units, int unit_tiles) {
   extern __shared__ __align__(16) char shared[];
   using P = Packed<float, V>;
   using Load = typename Vector<P::kVector>::type;
+  constexpr int kEach = V / P::kPlanes;
   const SketchMatrix& m = args.matrix;
   const SjltGeometry& g = m.geometry;
   const std::uint64_t seed = m.seed_pointer != nullptr ? *m.seed_pointer : m.seed;
   const std::int64_t lane = blockIdx.x % groups * V;
   const int vectors = static_cast<int>(min(static_cast<std::int64_t>(V), args.batch - lane));
   const T* y = static_cast<const T*>(args.in) + lane * args.in_strides[0];
-  const int blocks = static_cast<int>(g.blocks), width = 1 << g.tile_bits, unit_columns = unit_tiles << g.tile_bits;
+  const int blocks = kBlocks > 0 ? kBlocks : static_cast<int>(g.blocks);
+  const int unit_columns = unit_tiles << g.tile_bits;
   const int words = unit_columns / 32, plane_bytes = static_cast<int>(m.rows) * P::kVector;
   Record* records = reinterpret_cast<Record*>(shared);
   std::uint32_t* signs = reinterpret_cast<std::uint32_t*>(records + unit_tiles * blocks);
@@ -384,40 +407,43 @@ __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs
       for (int p = 0; p < P::kPlanes; ++p) {
         union {
           Load load;
-          float values[V / P::kPlanes];
+          float values[kEach];
         } u;
 #pragma unroll
-        for (int i = 0; i < V / P::kPlanes; ++i) {
-          const int v = p * (V / P::kPlanes) + i;
+        for (int i = 0; i < kEach; ++i) {
+          const int v = p * kEach + i;
           u.values[i] = v < vectors ? raw_float(y[v * args.in_strides[0] + r * args.in_strides[1]]) : 0.f;
         }
         *reinterpret_cast<Load*>(rows + p * plane_bytes + r * P::kVector) = u.load;
       }
   }
+  const bool plain = vectors == V && args.out_strides[1] == 1 && !args.accumulate && args.out_dtype == args.in_dtype;
+  const float scale = static_cast<float>(m.scale);
+  const bool whole = m.row_offset == 0 && m.rows == g.rows;
   const std::int64_t offset = static_cast<std::int64_t>(m.column_offset), first_unit = offset / unit_columns;
   for (std::int64_t unit = blockIdx.x / groups; unit < units; unit += gridDim.x / groups) {
     const std::int64_t first = (first_unit + unit) * unit_columns;
     const std::uint64_t tile = static_cast<std::uint64_t>(first) >> g.tile_bits;
     __syncthreads();
-    make_records(m, seed, tile, unit_tiles, 0, blocks, records);
-    make_signs(m, seed, static_cast<std::uint64_t>(first), words, 0, blocks, signs);
+    make_records<kBlocks>(m, seed, tile, unit_tiles, 0, records);
+    make_signs<kBlocks>(m, seed, static_cast<std::uint64_t>(first), 1, words, 0, signs);
     __syncthreads();
     for (int c = threadIdx.x; c < unit_columns; c += kTransposeThreads) {
       const std::int64_t column = first + c - offset;
       if (column < 0 || column >= m.cols) continue;
       float acc[V] = {};
       const Record* record = records + (c >> g.tile_bits) * blocks;
-      const std::uint32_t tile_column = c & ~(width - 1);
+      const std::uint32_t tile_column = c & ~shape.width_mask;
       std::uint32_t start = 0u - m.row_offset;
-#pragma unroll 4
+#pragma unroll(kBlocks > 0 ? kBlocks : 1)
       for (int b = 0; b < blocks; ++b) {
         const Record k = record[b];
-        const std::uint32_t z = slot_of(shape, k, c & (width - 1));
+        const std::uint32_t z = slot_of(shape, k, c & shape.width_mask);
         const std::uint32_t f = tile_column + z;
         std::uint32_t row = z + k.window;
         row = start + (row >= k.block_rows ? row - k.block_rows : row);
         start += k.block_rows;
-        if (row >= static_cast<std::uint64_t>(m.rows)) continue;
+        if (!whole && row >= static_cast<std::uint64_t>(m.rows)) continue;
         const float sign = sign_of(signs[b * words + (f >> 5)], f & 31);
         if (kShared) {
           add_column<float, V>(rows, row, plane_bytes, sign, acc);
@@ -428,9 +454,15 @@ __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs
               acc[v] = fmaf(sign, raw_float(y[v * args.in_strides[0] + row * args.in_strides[1]]), acc[v]);
         }
       }
+      if (plain) {
+        T* to = static_cast<T*>(args.out) + lane * args.out_strides[0] + column;
 #pragma unroll
-      for (int v = 0; v < V; ++v)
-        if (v < vectors) store_output(args, lane + v, column, acc[v]);
+        for (int v = 0; v < V; ++v, to += args.out_strides[0]) *to = from_float<T>(acc[v] * scale);
+      } else {
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+          if (v < vectors) store_output(args, lane + v, column, acc[v]);
+      }
     }
   }
 }
@@ -473,7 +505,7 @@ void launch_project(const char* op, const SketchArgs& args, void* stream) {
   plan.pad_bits = std::max(log2_ceil(sjlt_block_rows(g, 0)), log2_ceil(R));
   plan.slots = kThreads * R >> plan.pad_bits;
   plan.groups = (args.batch + V - 1) / V;
-  plan.block_groups = (static_cast<int>(g.blocks) + NB - 1) / NB;
+  plan.block_groups = static_cast<int>(g.blocks) / NB;
   const std::int64_t pass_columns = std::int64_t{plan.slots} << g.tile_bits;
   const auto offset = static_cast<std::int64_t>(m.column_offset);
   plan.first_pass = offset / pass_columns;
@@ -484,8 +516,8 @@ void launch_project(const char* op, const SketchArgs& args, void* stream) {
   const int pass_key_bytes = NB * (plan.slots * static_cast<int>(sizeof(Record)) + static_cast<int>(pass_columns) / 8);
   plan.key_passes = std::max(1, std::min(32, kKeyBytes / pass_key_bytes));
   const int exchange = plan.slots > 1 ? kThreads / plan.slots * NB * R * V * 4 : 0;
-  const int bytes =
-      std::max(exchange, 2 * static_cast<int>(pass_columns) * Packed<T, V>::kBytes) + plan.key_passes * pass_key_bytes;
+  const int buffers = 2 * plane_size<T, V>(static_cast<int>(pass_columns)) * Packed<T, V>::kPlanes;
+  const int bytes = std::max(exchange, buffers + plan.key_passes * pass_key_bytes);
   const auto kernel = project_kernel<T, NB, R, V, kWindow>;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   Workspace<float> partials(op, plan.splits > 1 ? plan.splits * args.batch * m.rows : 0, stream);
@@ -512,11 +544,20 @@ void launch_simple(const char* op, const SketchArgs& args, void* stream) {
 }
 
 template <typename T, bool kWindow>
-void launch_blocks_of_four(const char* op, const SketchArgs& args, void* stream) {
-  if (args.batch >= 5) return launch_project<T, 4, 2, 8, kWindow>(op, args, stream);
-  if (args.batch >= 3) return launch_project<T, 4, 2, 4, kWindow>(op, args, stream);
-  if (args.batch == 2) return launch_project<T, 4, 2, 2, kWindow>(op, args, stream);
-  launch_project<T, 4, 2, 1, kWindow>(op, args, stream);
+void launch_short_blocks(const char* op, const SketchArgs& args, void* stream) {
+  const std::uint32_t s = args.matrix.geometry.blocks;
+  if (s % 4 == 0) {
+    if (args.batch >= 5) return launch_project<T, 4, 2, 8, kWindow>(op, args, stream);
+    if (args.batch >= 2) return launch_project<T, 4, 2, 4, kWindow>(op, args, stream);
+    return launch_project<T, 4, 2, 1, kWindow>(op, args, stream);
+  }
+  if (s % 2 == 0) {
+    args.batch >= 2 ? launch_project<T, 2, 2, 8, kWindow>(op, args, stream)
+                    : launch_project<T, 2, 2, 1, kWindow>(op, args, stream);
+    return;
+  }
+  args.batch >= 2 ? launch_project<T, 1, 2, 8, kWindow>(op, args, stream)
+                  : launch_project<T, 1, 2, 1, kWindow>(op, args, stream);
 }
 
 template <typename T>
@@ -525,8 +566,8 @@ void choose_project(const char* op, const SketchArgs& args, void* stream) {
   const int pad_bits = log2_ceil(sjlt_block_rows(g, 0));
   // Without a window, rows are slots; fewer than two of them would not fill a thread.
   const bool window = g.longer != 0 || g.block_rows != 1u << g.tile_bits || g.tile_bits == 0;
-  if (pad_bits <= 10 && g.blocks >= 2) {
-    window ? launch_blocks_of_four<T, true>(op, args, stream) : launch_blocks_of_four<T, false>(op, args, stream);
+  if (pad_bits <= 10) {
+    window ? launch_short_blocks<T, true>(op, args, stream) : launch_short_blocks<T, false>(op, args, stream);
   } else if (pad_bits <= 12) {
     args.batch >= 2 ? launch_project<T, 1, 8, 4, true>(op, args, stream)
                     : launch_project<T, 1, 8, 1, true>(op, args, stream);
@@ -537,27 +578,39 @@ void choose_project(const char* op, const SketchArgs& args, void* stream) {
   }
 }
 
-template <typename T, int V, bool kShared>
-void launch_transpose(const char* op, const SketchArgs& args, void* stream) {
+template <typename T, int V, bool kShared, int kBlocks>
+void launch_transpose_blocks(const char* op, const SketchArgs& args, void* stream) {
   const SketchMatrix& m = args.matrix;
   const SjltGeometry& g = m.geometry;
   const int blocks = static_cast<int>(g.blocks);
-  int unit_tiles = std::max(1, 1024 >> g.tile_bits);  // a multiple of 128 columns; fewer where tiles are small
-  while (unit_tiles << g.tile_bits > 128 && unit_tiles > 1 && unit_tiles * blocks * sizeof(Record) > 98304)
+  const std::int64_t groups = (args.batch + V - 1) / V;
+  // A unit is a multiple of 128 columns: 8,192 of them where there are enough, fewer where tiles are small.
+  const std::int64_t wanted = std::min<std::int64_t>(8192, std::max<std::int64_t>(1024, m.cols / (2 * kTargetBlocks)));
+  int unit_tiles = 1;
+  while ((std::int64_t{unit_tiles} << g.tile_bits) < wanted) unit_tiles *= 2;
+  while (unit_tiles << g.tile_bits > 128 && unit_tiles > 1 && unit_tiles * blocks * sizeof(Record) > 32768)
     unit_tiles /= 2;
   const std::int64_t unit_columns = std::int64_t{unit_tiles} << g.tile_bits;
   const auto offset = static_cast<std::int64_t>(m.column_offset);
   const std::int64_t units = (offset + m.cols - 1) / unit_columns + 1 - offset / unit_columns;
-  const std::int64_t groups = (args.batch + V - 1) / V;
   const int keys = blocks * (unit_tiles * static_cast<int>(sizeof(Record)) + static_cast<int>(unit_columns) / 8);
   const int bytes = keys + (kShared ? static_cast<int>(m.rows) * V * 4 : 0);
-  const auto kernel = transpose_kernel<T, V, kShared>;
+  const auto kernel = transpose_kernel<T, V, kShared, kBlocks>;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const std::int64_t resident = kTargetBlocks * std::max(1, std::min(4, (220 << 10) / std::max(1, bytes)));
+  const std::int64_t resident = kTargetBlocks * std::max(1, std::min(2, (220 << 10) / std::max(1, bytes)));
   const std::int64_t each = std::max<std::int64_t>(1, std::min(units, resident / groups));
   kernel<<<static_cast<unsigned>(each * groups), kTransposeThreads, bytes, static_cast<cudaStream_t>(stream)>>>(
       args, Shape(g), groups, units, unit_tiles);
   check(op, cudaGetLastError());
+}
+
+template <typename T, int V, bool kShared>
+void launch_transpose(const char* op, const SketchArgs& args, void* stream) {
+  switch (kShared ? args.matrix.geometry.blocks : 0) {
+    case 1: return launch_transpose_blocks < T, V, kShared, kShared ? 1 : 0 > (op, args, stream);
+    case 4: return launch_transpose_blocks < T, V, kShared, kShared ? 4 : 0 > (op, args, stream);
+    default: return launch_transpose_blocks<T, V, kShared, 0>(op, args, stream);
+  }
 }
 
 template <typename T>

@@ -5,6 +5,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <mutex>
+#include <type_traits>
 
 #include "common/float_types.h"
 #include "cuda/launch.h"
@@ -43,13 +45,36 @@ __device__ __forceinline__ void store_output(const SketchArgs& args, std::int64_
   }
 }
 
+/// The library's own pool of a device's memory: what partial sums take is kept for the next call, instead of being
+/// taken from the system each time.
+inline cudaMemPool_t workspace_pool(const char* op) {
+  constexpr int kDevices = 64;
+  static cudaMemPool_t pools[kDevices] = {};
+  static std::mutex mutex;
+  int device = 0;
+  check(op, cudaGetDevice(&device));
+  const std::lock_guard<std::mutex> lock(mutex);
+  cudaMemPool_t& pool = pools[device % kDevices];
+  if (pool == nullptr) {
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = device;
+    check(op, cudaMemPoolCreate(&pool, &properties));
+    std::uint64_t keep = std::uint64_t{64} << 20;
+    check(op, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  }
+  return pool;
+}
+
 /// Memory that is taken and given back in the order of a stream; none for a size of 0.
 template <typename T>
 class Workspace {
  public:
   Workspace(const char* op, std::int64_t size, void* stream) : stream_(static_cast<cudaStream_t>(stream)) {
     if (size > 0)
-      check(op, cudaMallocAsync(reinterpret_cast<void**>(&data_), static_cast<std::size_t>(size) * sizeof(T), stream_));
+      check(op, cudaMallocFromPoolAsync(reinterpret_cast<void**>(&data_), static_cast<std::size_t>(size) * sizeof(T),
+                                        workspace_pool(op), stream_));
   }
   ~Workspace() {
     if (data_ != nullptr) cudaFreeAsync(data_, stream_);
