@@ -9,6 +9,7 @@ namespace maskless::cli {
 void add_dropout(CLI::App& app);
 void add_mask(CLI::App& app);
 void add_random(CLI::App& app);
+void add_project(CLI::App& app);
 void add_info(CLI::App& app);
 void add_selftest(CLI::App& app);
 void add_demo(CLI::App& app);

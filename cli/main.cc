@@ -23,6 +23,7 @@ constexpr void (*kCommands[])(CLI::App&) = {
     add_dropout,   // dropout.cc
     add_mask,      //
     add_random,    // random.cc
+    add_project,   // project.cc
     add_demo,      // demo.cc
     add_selftest,  // selftest.cc
     add_bench,     // bench.cc
