@@ -199,6 +199,7 @@ Examples:
 void add_bench(CLI::App& app) {
   constexpr void (*kBenches[])(CLI::App&) = {
       add_bench_dropout,
+      add_bench_dropconnect,
   };
   CLI::App* const bench = app.add_subcommand("bench", "Time an operation beside what it is measured against");
   bench->require_subcommand(1);

@@ -7,6 +7,8 @@
 namespace maskless::cli {
 
 void add_dropout(CLI::App& app);
+void add_dropconnect(CLI::App& app);
+void add_dropconnect_backward(CLI::App& app);
 void add_mask(CLI::App& app);
 void add_random(CLI::App& app);
 void add_project(CLI::App& app);
@@ -17,6 +19,7 @@ void add_demo(CLI::App& app);
 /// `maskless bench`, and what is under it: each operation adds its own, listed in bench.cc.
 void add_bench(CLI::App& app);
 void add_bench_dropout(CLI::App& bench);
+void add_bench_dropconnect(CLI::App& bench);
 
 }  // namespace maskless::cli
 

@@ -20,8 +20,9 @@ using namespace maskless;
 using namespace maskless::cli;
 
 constexpr void (*kCommands[])(CLI::App&) = {
-    add_dropout,   // dropout.cc
-    add_mask,      //
+    add_dropout,  // dropout.cc
+    add_mask,     //
+    add_dropconnect, add_dropconnect_backward,
     add_random,    // random.cc
     add_project,   // project.cc
     add_demo,      // demo.cc

@@ -1,7 +1,7 @@
 // out[a, k] = scale * sum_b s(a, b) v[b, k] D, see GradientArgs.
 //
-// A warp holds 16 a x 128 inputs in registers: lane / 8 + 4 i counts a, lane % 8 takes 16 neighbouring inputs. For 16 b
-// at a time it draws the words of its own 256 (a, b) pairs into shared memory that no other warp touches.
+// A warp holds 16 (or 4) a x 128 inputs in registers: lane / 8 + 4 i counts a, lane % 8 takes 16 neighbouring inputs.
+// For 16 b at a time it draws the words of its own (a, b) pairs into shared memory that no other warp touches.
 #ifndef MASKLESS_SRC_DROPCONNECT_DROPCONNECT_BACKWARD_CUH_
 #define MASKLESS_SRC_DROPCONNECT_DROPCONNECT_BACKWARD_CUH_
 
@@ -10,30 +10,43 @@
 
 namespace maskless::cuda {
 
-inline constexpr int kWarpA = 16;   // a of one warp
 inline constexpr int kChunkB = 16;  // b in shared memory at a time
-inline constexpr int kGroup = 4;
 
-template <typename S, int kWarps>
+/// A warp covers 4 * kPerLane a; a block kWarpsA warps of different a, times kWarpsB warps that share out the b.
+template <int kPerLane_, int kWarpsA_, int kWarpsB_, int kBlocksPerSm_>
+struct GradientTile {
+  static constexpr int kPerLane = kPerLane_, kWarpsA = kWarpsA_, kWarpsB = kWarpsB_, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kWarpA = 4 * kPerLane, kA = kWarpA * kWarpsA;
+  static constexpr int kWarps = kWarpsA * kWarpsB, kThreads = 32 * kWarps;
+  static constexpr int kWarpB = kChunkB / kWarpsB;                                 // b of a chunk, one warp
+  static constexpr int kItems = kWarpA * kWarpB >= 32 ? kWarpA * kWarpB / 32 : 1;  // words that a lane draws
+  static constexpr int kGroup = kItems >= 4 ? 4 : kItems;
+};
+
+template <typename S, typename Tile>
 struct BackwardShared {
-  S v[2][kChunkB][kBlockInputs];     // four inputs u stand at (u & 3) * 8 + u / 4, so that eight lanes read 128 bytes
-  S s[2][kChunkB][kWarpA * kWarps + 4];  // a of a warp stands at (a & 3) * 4 + a / 4
-  uint4 words[kWarps][kChunkB][kWarpA];
+  S v[2][kChunkB][kBlockInputs];  // four inputs u stand at (u & 3) * 8 + u / 4, so that eight lanes read 128 bytes
+  S s[2][kChunkB][Tile::kA + 4];  // a of a warp stands at a % 4 * kPerLane + a / 4
+  uint4 words[Tile::kWarpsA][kChunkB][Tile::kWarpA];
   uint4 table[kMaxPlanes];
+  S sums[Tile::kWarpsB > 1 ? Tile::kWarpsB - 1 : 1][Tile::kWarpsB > 1 ? Tile::kWarpsA* Tile::kPerLane * 16 : 1][32];
 };
 
 /// Of the chunks of b, block row y takes per_split; if `partial` is not null, its sums go to partial[y][a][k].
-template <typename T, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps, (sizeof(T) == 8 ? 8 : 16) / kWarps)
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlocksPerSm + 1) / 2 : Tile::kBlocksPerSm)
     gradient_kernel(GradientArgs args, bool wide_v, void* partial, std::int64_t per_split) {
   using S = SumOf<T>;
-  constexpr int kThreads = 32 * kWarps, kA = kWarpA * kWarps;
+  constexpr int kThreads = Tile::kThreads, kA = Tile::kA, kWarps = Tile::kWarps, kWarpA = Tile::kWarpA;
+  constexpr int kPerLane = Tile::kPerLane;
   extern __shared__ __align__(16) unsigned char raw[];
-  auto& shared = *reinterpret_cast<BackwardShared<S, kWarps>*>(raw);
+  auto& shared = *reinterpret_cast<BackwardShared<S, Tile>*>(raw);
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  const int warp_a = warp % Tile::kWarpsA, warp_b = warp / Tile::kWarpsA;
   const int shift = static_cast<int>(args.mask.first_input % kBlockInputs);
   const std::int64_t blocks = (shift + args.inputs + kBlockInputs - 1) / kBlockInputs;
-  const std::int64_t block = blockIdx.x % blocks, a0 = blockIdx.x / blocks * kA;
+  const auto tiles_k = static_cast<unsigned>(blocks);
+  const std::int64_t block = blockIdx.x % tiles_k, a0 = std::int64_t{blockIdx.x / tiles_k} * kA;
   const std::int64_t k0 = block * kBlockInputs - shift;  // local index of the block's first input
   const Key key = load_key(args.mask);
 
@@ -48,8 +61,8 @@ __global__ void __launch_bounds__(32 * kWarps, (sizeof(T) == 8 ? 8 : 16) / kWarp
   fill_table(shared.table, static_cast<std::uint32_t>(args.mask.first_input / kBlockInputs + block), args.mask, key,
              thread);
 
-  // Where this thread loads from: of v one four of inputs in every kWarps-th row; of s a line along whichever of a and b
-  // lies closer in memory.
+  // Where this thread loads from: of v one four of inputs in every kWarps-th row; of s a line along whichever of a and
+  // b lies closer in memory.
   const int my_u = lane;
   const std::int64_t my_k = k0 + 4 * my_u;
   const int first_k = static_cast<int>(min(max(-my_k, std::int64_t{0}), std::int64_t{4}));
@@ -79,16 +92,17 @@ __global__ void __launch_bounds__(32 * kWarps, (sizeof(T) == 8 ? 8 : 16) / kWarp
     const T* s = static_cast<const T*>(args.s) + pass * args.s_pass + (a0 + my_a) * args.s_a + (b0 + my_b) * args.s_b;
     const std::int64_t step = step_a * args.s_a + step_b * args.s_b;
 #pragma unroll
-    for (int i = 0; i < kChunkB * kA / kThreads; ++i) {
+    for (int i = 0; i < (kChunkB * kA + kThreads - 1) / kThreads; ++i) {
       const int a = my_a + i * step_a, b = my_b + i * step_b;
-      shared.s[buffer][b][(a & ~15) + (a & 3) * 4 + (a & 15) / 4] = a < limit_a && b < limit_b ? load_sum(s) : S{0};
+      shared.s[buffer][b][a / kWarpA * kWarpA + a % 4 * kPerLane + a % kWarpA / 4] =
+          a < limit_a && b < limit_b ? load_sum(s) : S{0};
       s += step;
     }
   };
 
   const int group = lane >> 3, segment = lane & 7;
-  S acc[4][4][4] = {};  // a, nibble, input
-  std::int64_t pass = first_chunk / chunks_b, b0 = (first_chunk - pass * chunks_b) * kChunkB;
+  S acc[kPerLane][4][4] = {};  // a, nibble, input
+  std::int64_t pass = args.passes > 1 ? first_chunk / chunks_b : 0, b0 = (first_chunk - pass * chunks_b) * kChunkB;
   if (first_chunk < last_chunk) load(pass, b0, 0);
 #pragma unroll 1
   for (std::int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
@@ -102,30 +116,40 @@ __global__ void __launch_bounds__(32 * kWarps, (sizeof(T) == 8 ? 8 : 16) / kWarp
     __syncthreads();
     if (chunk + 1 < last_chunk) load(next_pass, next_b0, buffer ^ 1);
     {
-      const int a = lane & 15, b = lane >> 4;
-      const std::int64_t at_a = a0 + warp * kWarpA + a, at_b = b0 + b;
-      const int items = at_a >= args.size_a ? 0 : static_cast<int>(min((args.size_b - at_b + 1) / 2, std::int64_t{8}) + kGroup - 1) / kGroup * kGroup;
-      const std::uint32_t step_m = args.a_is_row ? 0 : 2 * args.mask.row_stride, step_n = args.a_is_row ? 2 : 0;
+      constexpr int kStep = 32 / kWarpA;  // from one item of a lane to its next b
+      const int a = lane % kWarpA, b = warp_b * Tile::kWarpB + lane / kWarpA;
+      const std::int64_t at_a = a0 + warp_a * kWarpA + a, at_b = b0 + b;
+      const bool none = at_a >= args.size_a || at_b >= args.size_b || lane / kWarpA >= Tile::kWarpB;
+      const int items = none ? 0 : Tile::kItems;  // words beyond the last b meet zeros
+      const std::uint32_t step_m = args.a_is_row ? 0 : kStep * args.mask.row_stride, step_n = args.a_is_row ? kStep : 0;
       const std::uint32_t m = args.mask.sample(pass, args.a_is_row ? at_a : at_b);
       const std::uint32_t n = args.mask.first_output + static_cast<std::uint32_t>(args.a_is_row ? at_b : at_a);
       __syncwarp();
-      keep_words<kGroup, kChunkB / 2 - 1>(
-          d, max(items, 0), [&](int item) { return pair_part(m + item * step_m, n + item * step_n, key); },
-          [&](int item, uint4 keep) { shared.words[warp][2 * item + b][a] = keep; });
+      keep_words<Tile::kGroup, Tile::kItems - 1>(
+          d, items, [&](int item) { return pair_part(m + item * step_m, n + item * step_n, key); },
+          [&](int item, uint4 keep) { shared.words[warp_a][kStep * item + b][a] = keep; });
       __syncwarp();
     }
 #pragma unroll 1
-    for (int b = 0; b < kChunkB; ++b) {
+    for (int b = warp_b * Tile::kWarpB; b < (warp_b + 1) * Tile::kWarpB; ++b) {
       Four<S> vs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         vs[i] = *reinterpret_cast<const Four<S>*>(&shared.v[buffer][b][4 * (i * 8 + segment)]);
-      const Four<S> ss = *reinterpret_cast<const Four<S>*>(&shared.s[buffer][b][warp * kWarpA + group * 4]);
+      S ss[kPerLane];
+      if constexpr (kPerLane == 4) {
+        const Four<S> four = *reinterpret_cast<const Four<S>*>(&shared.s[buffer][b][warp_a * kWarpA + group * 4]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 4; ++i) ss[i] = four.v[i];
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPerLane; ++i) ss[i] = shared.s[buffer][b][warp_a * kWarpA + group * kPerLane + i];
+      }
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
         const std::uint32_t word =
-            reinterpret_cast<const unsigned short*>(&shared.words[warp][b][i * 4 + group])[segment];
-        const S sa[4] = {ss.v[i], ss.v[i], ss.v[i], ss.v[i]};
+            reinterpret_cast<const unsigned short*>(&shared.words[warp_a][b][i * 4 + group])[segment];
+        const S sa[4] = {ss[i], ss[i], ss[i], ss[i]};
         masked_fma4<0>(acc[i][0], sa, vs[0].v, word);
         masked_fma4<8>(acc[i][2], sa, vs[2].v, word);
         masked_fma4<4>(acc[i][1], sa, vs[1].v, word);
@@ -136,10 +160,23 @@ __global__ void __launch_bounds__(32 * kWarps, (sizeof(T) == 8 ? 8 : 16) / kWarp
     b0 = next_b0;
   }
 
+  if constexpr (Tile::kWarpsB > 1) {  // the warps' sums, in their order
+    if (warp_b > 0)
+#pragma unroll
+      for (int i = 0; i < kPerLane * 16; ++i)
+        shared.sums[warp_b - 1][warp_a * kPerLane * 16 + i][lane] = acc[i / 16][i / 4 % 4][i % 4];
+    __syncthreads();
+    if (warp_b > 0) return;
+    for (int w = 0; w < Tile::kWarpsB - 1; ++w)
+#pragma unroll
+      for (int i = 0; i < kPerLane * 16; ++i)
+        acc[i / 16][i / 4 % 4][i % 4] += shared.sums[w][warp_a * kPerLane * 16 + i][lane];
+  }
+
   T* out = static_cast<T*>(args.out.data);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const std::int64_t a = a0 + warp * kWarpA + i * 4 + group;
+  for (int i = 0; i < kPerLane; ++i) {
+    const std::int64_t a = a0 + warp_a * kWarpA + i * 4 + group;
     if (a >= args.size_a) continue;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {

@@ -204,6 +204,7 @@ void forward_tiles(const DropconnectArgs& args, std::int64_t begin, std::int64_t
   const std::int64_t width = std::min(blocks, kChunkBlocks) * kBlock;
   Buffer<S> x_panel(kMicroRows * width), w_panel(kTileOutputs * width);
   std::vector<GroupBits> bits(static_cast<std::size_t>(kMicroRows * kChunkBlocks));
+  std::vector<BlockPart> parts(static_cast<std::size_t>(kChunkBlocks * kMaxPlanes));
   S sums[kTileRows][kTileOutputs];
   for (std::int64_t tile = begin; tile < end; ++tile) {
     const std::int64_t n0 = tile / row_tiles * kTileOutputs, r0 = tile % row_tiles * kTileRows;
@@ -212,6 +213,8 @@ void forward_tiles(const DropconnectArgs& args, std::int64_t begin, std::int64_t
     std::fill_n(&sums[0][0], kTileRows * kTileOutputs, S{0});
     for (std::int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
       const std::int64_t count = std::min(kChunkBlocks, blocks - b0), at = b0 * kBlock;
+      for (std::int64_t b = 0; b < count; ++b)
+        make_block_parts(plan, static_cast<std::uint32_t>(b0 + b), parts.data() + b * kMaxPlanes);
       Panel<S> w{reinterpret_cast<const S*>(static_cast<const T*>(args.w.data)) + n0 * args.w.row + at, args.w.row};
       if (!direct_w || tile_outputs < kTileOutputs) {
         pack<T>(args.w, n0, tile_outputs, kTileOutputs, at, count * kBlock, shift, shape.inputs, w_panel.data());
@@ -233,8 +236,7 @@ void forward_tiles(const DropconnectArgs& args, std::int64_t begin, std::int64_t
           const std::uint32_t sample = args.mask.sample(row / shape.rows, row % shape.rows);
           const Pairs pairs = make_pairs(plan, sample, static_cast<std::uint32_t>(n0));
           for (std::int64_t b = 0; b < count; ++b)
-            keep_bits(plan, pairs, static_cast<std::uint32_t>(b0 + b),
-                      bits[static_cast<std::size_t>(i * kChunkBlocks + b)]);
+            keep_bits(plan, pairs, parts.data() + b * kMaxPlanes, bits[static_cast<std::size_t>(i * kChunkBlocks + b)]);
         }
         for (int n = 0; n < kTileOutputs; n += kMicroOutputs) {
           if (n >= tile_outputs) break;
@@ -317,11 +319,13 @@ void gradient_tiles(const GradientArgs& g, std::int64_t begin, std::int64_t end)
   T* out = static_cast<T*>(g.out.data);
   Buffer<S> acc(kTileA * kBlock), v(kTileB * kBlock);
   std::vector<GroupBits> bits(static_cast<std::size_t>(kGroupCalls));
+  BlockPart parts[kMaxPlanes];
   S s[kTileA * kTileB];
   for (std::int64_t tile = begin; tile < end; ++tile) {
     const std::int64_t block = tile / tiles_a, a0 = tile % tiles_a * kTileA, at = block * kBlock;
     const int count_a = static_cast<int>(std::min(kTileA, g.size_a - a0));
     std::fill_n(acc.data(), kTileA * kBlock, S{0});
+    make_block_parts(plan, static_cast<std::uint32_t>(block), parts);
     for (std::int64_t pass = 0; pass < g.passes; ++pass)
       for (std::int64_t b0 = 0; b0 < g.size_b; b0 += kTileB) {
         const int count_b = static_cast<int>(std::min(kTileB, g.size_b - b0));
@@ -335,8 +339,8 @@ void gradient_tiles(const GradientArgs& g, std::int64_t begin, std::int64_t end)
         const int groups = g.a_is_row ? count_a : count_b;
         const std::int64_t row0 = g.a_is_row ? a0 : b0, n0 = g.a_is_row ? b0 : a0;
         for (int i = 0; i < groups; ++i)
-          keep_bits(plan, make_pairs(plan, g.mask.sample(pass, row0 + i), static_cast<std::uint32_t>(n0)),
-                    static_cast<std::uint32_t>(block), bits[static_cast<std::size_t>(i)]);
+          keep_bits(plan, make_pairs(plan, g.mask.sample(pass, row0 + i), static_cast<std::uint32_t>(n0)), parts,
+                    bits[static_cast<std::size_t>(i)]);
         for (int a = 0; a < count_a; a += kMicroA)
           gradient_micro<S>(v.data(), s, bits.data(), g.a_is_row, a, count_b, acc.data());
       }

@@ -15,11 +15,16 @@ namespace {
 
 // --- Tuning ---------------------------------------------------------------------------------------------------------
 constexpr std::int64_t kWorkspaceBytes = 32 << 20;
-using WideTile = ForwardTile<4, 4, 2, 4, 2>;   // 64 rows x 64 outputs, 256 threads
-using SmallTile = ForwardTile<4, 4, 1, 2, 6>;  // 32 x 32, 64 threads: layers too small for the wide tile
-using ThinTile = ForwardTile<1, 4, 1, 8, 2>;   // 8 x 128, 256 threads: at most 8 rows
-constexpr int kGradientWarps = 4;              // 64 a x 128 inputs, 128 threads
-constexpr int kGradientWarpsThin = 1;          // 16 a: few rows
+using WideTile = ForwardTile<4, 4, 2, 4, 2>;    // 64 rows x 64 outputs, 256 threads
+using MiddleTile = ForwardTile<2, 2, 2, 2, 8>;  // 32 x 16, 128 threads: layers with few wide tiles
+using TinyTile = ForwardTile<1, 1, 1, 1, 16>;   // 8 x 4, 32 threads: one output a thread, the shortest way through
+using ThinTile = ForwardTile<1, 4, 1, 8, 2>;    // 8 x 128, 256 threads: at most 8 rows of a large layer
+constexpr std::int64_t kWideTiles = 200;        // from so many on, the wide tile
+constexpr std::int64_t kTinyOutputs = 192 * 192;
+using WideGradient = GradientTile<4, 4, 1, 4>;  // 64 a x 128 inputs, 128 threads
+using ThinGradient = GradientTile<4, 1, 4, 4>;  // 16 a x 128 inputs, 128 threads that share out b: few rows
+using TinyGradient = GradientTile<1, 1, 4, 8>;  // 4 a x 128 inputs, likewise: small layers
+constexpr std::int64_t kTinyProducts = 1 << 23;
 
 int multiprocessors(const char* op, int device) {
   int count = 0;
@@ -135,26 +140,25 @@ void launch_forward(const char* op, const DropconnectArgs& args, int device, cud
   }
 }
 
-template <typename T, int kWarps>
+template <typename T, typename Tile>
 void launch_gradient(const char* op, const GradientArgs& args, int device, cudaStream_t stream) {
   const std::int64_t shift = args.mask.first_input % kBlockInputs;
   const std::int64_t blocks = (shift + args.inputs + kBlockInputs - 1) / kBlockInputs;
-  const std::int64_t tiles = (args.size_a + kWarpA * kWarps - 1) / (kWarpA * kWarps) * blocks;
+  const std::int64_t tiles = (args.size_a + Tile::kA - 1) / Tile::kA * blocks;
   const std::int64_t chunks = (args.size_b + kChunkB - 1) / kChunkB * args.passes;
   const std::int64_t size = args.size_a * args.inputs, bytes = size * static_cast<std::int64_t>(sizeof(SumOf<T>));
-  const std::int64_t slots =
-      static_cast<std::int64_t>(multiprocessors(op, device)) * ((sizeof(T) == 8 ? 8 : 16) / kWarps);
+  const std::int64_t slots = static_cast<std::int64_t>(multiprocessors(op, device)) * Tile::kBlocksPerSm;
   const std::int64_t count = parts(tiles, chunks, slots, bytes);
   const std::int64_t per_split = std::max<std::int64_t>((chunks + count - 1) / count, 1);
   const Workspace workspace(op, device, count > 1 ? static_cast<std::size_t>(count * bytes) : 0, stream);
 
   static std::atomic<std::uint64_t> done{0};
-  constexpr std::size_t kShared = sizeof(BackwardShared<SumOf<T>, kWarps>);
-  allow_shared(op, gradient_kernel<T, kWarps>, device, kShared, done);
+  constexpr std::size_t kShared = sizeof(BackwardShared<SumOf<T>, Tile>);
+  allow_shared(op, gradient_kernel<T, Tile>, device, kShared, done);
   const bool wide = wide_rows<T>(args.v.data, args.v.row, args.v.col, shift) &&
                     wide_rows<T>(args.v.data, args.v_pass, args.v.col, shift);
-  gradient_kernel<T, kWarps>
-      <<<dim3(grid_size(op, tiles), static_cast<unsigned>(count)), 32 * kWarps, kShared, stream>>>(
+  gradient_kernel<T, Tile>
+      <<<dim3(grid_size(op, tiles), static_cast<unsigned>(count)), Tile::kThreads, kShared, stream>>>(
           args, wide, workspace.data(), per_split);
   check(op, cudaGetLastError());
   if (count > 1) {
@@ -168,10 +172,12 @@ void launch_gradient(const char* op, const GradientArgs& args, int device, cudaS
 template <typename T>
 void gradient(const char* op, const GradientArgs& args, int device, cudaStream_t stream) {
   if (args.size_a == 0 || args.inputs == 0) return;
-  if (args.size_a <= kWarpA) {
-    launch_gradient<T, kGradientWarpsThin>(op, args, device, stream);
+  if (args.size_a * args.size_b * args.passes * args.inputs <= kTinyProducts) {
+    launch_gradient<T, TinyGradient>(op, args, device, stream);
+  } else if (args.size_a <= ThinGradient::kA) {
+    launch_gradient<T, ThinGradient>(op, args, device, stream);
   } else {
-    launch_gradient<T, kGradientWarps>(op, args, device, stream);
+    launch_gradient<T, WideGradient>(op, args, device, stream);
   }
 }
 
@@ -216,13 +222,13 @@ void dropconnect(const DropconnectArgs& args, Device device, void* stream_handle
   const auto stream = static_cast<cudaStream_t>(stream_handle);
   visit_floating(args.shape.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    const std::int64_t rows = args.shape.passes * args.shape.rows;
-    const std::int64_t blocks = (args.shape.inputs + kBlockInputs - 1) / kBlockInputs;
-    const std::int64_t wide_tiles = ((rows + 63) / 64) * ((args.shape.outputs + 63) / 64);
-    if (rows <= ThinTile::kM) {
+    const std::int64_t rows = args.shape.passes * args.shape.rows, outputs = args.shape.outputs;
+    if (rows * outputs <= kTinyOutputs && rows * outputs * args.shape.inputs <= kTinyOutputs * 512) {
+      launch_forward<T, TinyTile>(op, args, device.index, stream);
+    } else if (rows <= ThinTile::kM) {
       launch_forward<T, ThinTile>(op, args, device.index, stream);
-    } else if (wide_tiles * blocks < multiprocessors(op, device.index) * WideTile::kBlocksPerSm) {
-      launch_forward<T, SmallTile>(op, args, device.index, stream);
+    } else if (((rows + 63) / 64) * ((outputs + 63) / 64) < kWideTiles) {
+      launch_forward<T, MiddleTile>(op, args, device.index, stream);
     } else {
       launch_forward<T, WideTile>(op, args, device.index, stream);
     }

@@ -14,6 +14,7 @@
 namespace maskless::cuda {
 
 /// A warp covers 8 * kRows rows (lane % 8 + 8 i) and 4 * kCols outputs (lane / 8 + 4 j) of the block's tile.
+/// More than kRows x kCols = 16 pairs do not fit in registers; fewer are for layers too small to fill the GPU.
 template <int kRows_, int kCols_, int kWarpsM_, int kWarpsN_, int kBlocksPerSm_, int kChains_ = 2>
 struct ForwardTile {
   static constexpr int kRows = kRows_, kCols = kCols_, kWarpsM = kWarpsM_, kWarpsN = kWarpsN_;
@@ -23,7 +24,7 @@ struct ForwardTile {
   static constexpr int kM = 8 * kRows * kWarpsM, kN = 4 * kCols * kWarpsN;
 };
 
-inline constexpr int kChunk = 32;         // inputs in shared memory at a time: one mask word
+inline constexpr int kChunk = 32;          // inputs in shared memory at a time: one mask word
 inline constexpr int kPitch = kChunk + 4;  // so that eight rows lie in different banks
 
 template <typename S, typename Tile>
@@ -38,7 +39,8 @@ struct ForwardShared {
   std::uint32_t sample[Tile::kM];
 };
 
-/// A split of the sum: partial[z] (rows x outputs, float or double) holds what blocks of inputs [z * per_split, ...) give.
+/// A split of the sum: partial[z] (rows x outputs, float or double) holds what blocks of inputs [z * per_split, ...)
+/// give.
 struct Split {
   void* partial = nullptr;  // null: no split
   int count = 1;
@@ -54,8 +56,9 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
   auto& shared = *reinterpret_cast<ForwardShared<S, Tile>*>(raw);
   const DropconnectShape& shape = args.shape;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const std::int64_t tiles_n = (shape.outputs + Tile::kN - 1) / Tile::kN;
-  const std::int64_t row0 = blockIdx.x / tiles_n * Tile::kM, n0 = blockIdx.x % tiles_n * Tile::kN;
+  const auto tiles_n = static_cast<unsigned>((shape.outputs + Tile::kN - 1) / Tile::kN);
+  const std::int64_t row0 = std::int64_t{blockIdx.x / tiles_n} * Tile::kM;
+  const std::int64_t n0 = std::int64_t{blockIdx.x % tiles_n} * Tile::kN;
   const std::int64_t rows = shape.passes * shape.rows;
   const Key key = load_key(args.mask);
 
@@ -76,7 +79,8 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
 
   // Rows beyond the last one repeat it; their sums are not stored.
   for (int i = thread; i < Tile::kM; i += Tile::kThreads) {
-    const std::int64_t r = min(row0 + i, rows - 1), pass = r / shape.rows, m = r - pass * shape.rows;
+    const std::int64_t r = min(row0 + i, rows - 1), pass = shape.passes > 1 ? r / shape.rows : 0;
+    const std::int64_t m = r - pass * shape.rows;
     shared.x_row[i] = static_cast<const T*>(args.x.data) + m * args.x.row + (begin_at - shift) * args.x.col;
     shared.y_row[i] = pass * args.y_pass + m * args.y.row;
     shared.sample[i] = args.mask.sample(pass, m);
@@ -153,8 +157,10 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
 #pragma unroll
     for (int i = 0; i < kRows * kCols; ++i) words[i / kCols][i % kCols] = shared.words[i][word][thread];
     const int buffer = chunk & 1;
+    const int left = to - chunk * kChunk;
     const auto step = [&](auto shift_tag) {
       constexpr int kShift = decltype(shift_tag)::value;
+      if (kShift % 16 == 0 && kShift >= left) return false;  // half a word at a time: layers of few inputs end early
       Four<S> xs[kRows], ws[kCols];
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
@@ -166,6 +172,7 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
       for (int i = 0; i < kRows; ++i)
 #pragma unroll
         for (int j = 0; j < kCols; ++j) masked_fma4<kShift>(acc[i][j], xs[i].v, ws[j].v, words[i][j]);
+      return true;
     };
     for_each_nibble(step);
   }

@@ -25,9 +25,7 @@ using SumOf = typename Sum<T>::type;
 __device__ __forceinline__ float load_sum(const float* p) { return *p; }
 __device__ __forceinline__ double load_sum(const double* p) { return *p; }
 __device__ __forceinline__ float load_sum(const BFloat16* p) { return to_float(*p); }
-__device__ __forceinline__ float load_sum(const Float16* p) {
-  return __half2float(__ushort_as_half(p->bits));
-}
+__device__ __forceinline__ float load_sum(const Float16* p) { return __half2float(__ushort_as_half(p->bits)); }
 __device__ __forceinline__ void store_sum(float* p, float v) { *p = v; }
 __device__ __forceinline__ void store_sum(double* p, double v) { *p = v; }
 __device__ __forceinline__ void store_sum(BFloat16* p, float v) {
@@ -89,7 +87,7 @@ __device__ __forceinline__ void load_four_wide(SumOf<T>* shared, const T* p, int
 #pragma unroll
       for (int i = 0; i < 4; ++i) four.v[i] = load_sum(elements + i);
     } else {
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < 3; ++i) four.v[i] = i < count ? load_sum(p + i) : S{0};
     }
     *reinterpret_cast<Four<S>*>(shared) = four;
@@ -105,8 +103,8 @@ __device__ __forceinline__ void load_four(SumOf<T>* shared, const T* p, std::int
   *reinterpret_cast<Four<SumOf<T>>*>(shared) = four;
 }
 
-/// May the four elements from a position that is a multiple of four on, element k being at position shift + k, be loaded
-/// at once in every row?
+/// May the four elements from a position that is a multiple of four on, element k being at position shift + k, be
+/// loaded at once in every row?
 template <typename T>
 bool wide_rows(const void* data, std::int64_t row, std::int64_t col, std::int64_t shift) {
   constexpr std::int64_t kAlign = sizeof(T) == 2 ? 8 : 16;

@@ -74,7 +74,9 @@ struct Decider {
 };
 
 __device__ __forceinline__ Decider make_decider(const DropconnectMask& mask, Key key) {
-  return {nullptr, key, static_cast<std::uint32_t>(mask.threshold), planes_needed(mask.threshold), 0, kBlockInputs};
+  const auto threshold = static_cast<std::uint32_t>(mask.threshold);
+  const int planes = threshold == 0 ? 0 : 33 - __ffs(static_cast<int>(threshold));  // planes_needed, without its loop
+  return {nullptr, key, threshold, planes, 0, kBlockInputs};
 }
 
 /// Fills the table for a block; call with all threads, synchronise before use.
@@ -166,14 +168,14 @@ __device__ __forceinline__ void keep_words(const Decider& d, int items, PairOf&&
   }
 }
 
-/// f(integral_constant<int, 0>), f(4), ..., f(28): the nibbles of a word.
+/// f(integral_constant<int, 0>), f(4), ..., f(28): the nibbles of a word, until one returns false.
 template <typename F>
 __device__ __forceinline__ void for_each_nibble(F&& f) {
-  f(std::integral_constant<int, 0>{});
+  if (!f(std::integral_constant<int, 0>{})) return;
   f(std::integral_constant<int, 4>{});
   f(std::integral_constant<int, 8>{});
   f(std::integral_constant<int, 12>{});
-  f(std::integral_constant<int, 16>{});
+  if (!f(std::integral_constant<int, 16>{})) return;
   f(std::integral_constant<int, 20>{});
   f(std::integral_constant<int, 24>{});
   f(std::integral_constant<int, 28>{});

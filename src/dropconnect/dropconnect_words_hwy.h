@@ -81,21 +81,31 @@ HWY_INLINE Pairs make_pairs(const WordsPlan& plan, std::uint32_t m, std::uint32_
   return pairs;
 }
 
-/// What (plane, block, m) gives to a call, each in a whole lane: vectors load them as they are.
-struct PlanePart {
-  std::uint64_t x0, x2, x3, c3;
+/// What (plane, block) gives to a call, and what (plane, block, m) does, each in a whole lane: vectors load them so.
+struct BlockPart {
+  std::uint64_t x0, x2;
+  std::uint32_t c0;
 };
-HWY_INLINE void make_part(const WordsPlan& plan, std::uint32_t sample_low, std::uint32_t block, int q,
-                          PlanePart& part) {
-  const std::uint64_t a1 =
-      std::uint64_t{kPhiloxM0} * (static_cast<std::uint32_t>(q) << 27 | (plan.first_block + block));
-  const std::uint64_t b2 = std::uint64_t{kPhiloxM1} * (static_cast<std::uint32_t>(a1 >> 32) ^ plan.tag ^ plan.k1);
-  const std::uint32_t c0 = static_cast<std::uint32_t>(b2 >> 32) ^ sample_low ^ (plan.k0 + kPhiloxW0);
-  const std::uint64_t a3 = std::uint64_t{kPhiloxM0} * c0;
-  part.x0 = static_cast<std::uint32_t>(b2) ^ (plan.k0 + 2 * kPhiloxW0);
-  part.x2 = static_cast<std::uint32_t>(a1) ^ (plan.k1 + kPhiloxW1);
-  part.x3 = static_cast<std::uint32_t>(a3 >> 32) ^ (plan.k1 + 2 * kPhiloxW1);
-  part.c3 = a3;
+struct RowPart {
+  std::uint64_t x3, c3;
+};
+inline constexpr int kMaxPlanes = 32;
+
+/// The parts of all planes of a block: parts[0 ... kMaxPlanes).
+inline void make_block_parts(const WordsPlan& plan, std::uint32_t block, BlockPart* parts) {
+  for (int q = 0; q < plan.planes; ++q) {
+    const std::uint64_t a1 =
+        std::uint64_t{kPhiloxM0} * (static_cast<std::uint32_t>(q) << 27 | (plan.first_block + block));
+    const std::uint64_t b2 = std::uint64_t{kPhiloxM1} * (static_cast<std::uint32_t>(a1 >> 32) ^ plan.tag ^ plan.k1);
+    parts[q] = {static_cast<std::uint32_t>(b2) ^ (plan.k0 + 2 * kPhiloxW0),
+                static_cast<std::uint32_t>(a1) ^ (plan.k1 + kPhiloxW1),
+                static_cast<std::uint32_t>(b2 >> 32) ^ (plan.k0 + kPhiloxW0)};
+  }
+}
+
+HWY_INLINE RowPart make_row_part(const WordsPlan& plan, const BlockPart& block, std::uint32_t sample_low) {
+  const std::uint64_t a3 = std::uint64_t{kPhiloxM0} * (block.c0 ^ sample_low);
+  return {static_cast<std::uint32_t>(a3 >> 32) ^ (plan.k1 + 2 * kPhiloxW1), a3};
 }
 
 HWY_INLINE V64 all_lanes(const std::uint64_t& value) {
@@ -108,13 +118,14 @@ HWY_INLINE V64 all_lanes(const std::uint64_t& value) {
 
 /// One plane of N vectors of calls, interleaved: words 0, 1 and words 2, 3 of each call.
 template <int N>
-HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const PlanePart& part, V64* w01, V64* w23) {
+HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const BlockPart& block, const RowPart& row,
+                      V64* w01, V64* w23) {
   const D64 d;
   Counters c[N];
   for (int v = 0; v < N; ++v) {
-    const V64 b3 = mul_low(hn::Set(d, kPhiloxM1), hn::Xor(pair[v].high, all_lanes(part.x2)));
-    c[v] = {hn::Xor(hn::ShiftRight<32>(b3), all_lanes(part.x0)), b3, hn::Xor(pair[v].low, all_lanes(part.x3)),
-            all_lanes(part.c3)};
+    const V64 b3 = mul_low(hn::Set(d, kPhiloxM1), hn::Xor(pair[v].high, all_lanes(block.x2)));
+    c[v] = {hn::Xor(hn::ShiftRight<32>(b3), all_lanes(block.x0)), b3, hn::Xor(pair[v].low, all_lanes(row.x3)),
+            all_lanes(row.c3)};
   }
   const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1);
 #if defined(__GNUC__) && !defined(__clang__)
@@ -158,15 +169,15 @@ struct Decision {
   }
 };
 
-/// Keep bits of 16 outputs in `block`.
-HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, std::uint32_t block, GroupBits& out) {
+/// Keep bits of 16 outputs in the block of `parts`.
+HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, const BlockPart* parts, GroupBits& out) {
   const D64 d;
-  constexpr int kTogether = 2;
+  constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // vectors interleaved, as the registers allow
   static_assert(kVectors % kTogether == 0);
   constexpr int kUnchecked = 8;  // planes before which a vector is hardly ever decided
-  PlanePart parts[32];
+  RowPart rows[kMaxPlanes];
   const int first = plan.planes < kUnchecked ? plan.planes : kUnchecked;
-  for (int q = 0; q < first; ++q) make_part(plan, pairs.sample_low, block, q, parts[q]);
+  for (int q = 0; q < first; ++q) rows[q] = make_row_part(plan, parts[q], pairs.sample_low);
   int made = first;
   for (int v0 = 0; v0 < kVectors; v0 += kTogether) {
     Decision decision[kTogether];
@@ -174,15 +185,15 @@ HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, std::uint32
     for (int v = 0; v < kTogether; ++v) decision[v] = {ones, ones, zero, zero};
     for (int q = 0; q < first; ++q) {
       V64 w01[kTogether], w23[kTogether];
-      plane<kTogether>(plan, pairs.vector + v0, parts[q], w01, w23);
+      plane<kTogether>(plan, pairs.vector + v0, parts[q], rows[q], w01, w23);
       const bool one = (plan.threshold >> (31 - q) & 1u) != 0;
       for (int v = 0; v < kTogether; ++v) decision[v].add(w01[v], w23[v], one);
     }
     for (int v = 0; v < kTogether; ++v) {
       for (int q = first; q < plan.planes && !decision[v].done(); ++q) {
-        if (q == made) make_part(plan, pairs.sample_low, block, made++, parts[q]);
+        if (q == made) rows[made++] = make_row_part(plan, parts[q], pairs.sample_low);
         V64 w01, w23;
-        plane<1>(plan, pairs.vector + v0 + v, parts[q], &w01, &w23);
+        plane<1>(plan, pairs.vector + v0 + v, parts[q], rows[q], &w01, &w23);
         decision[v].add(w01, w23, (plan.threshold >> (31 - q) & 1u) != 0);
       }
       // Equal so far and no 1 bit of T left: kept.
