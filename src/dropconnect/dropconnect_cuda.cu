@@ -9,6 +9,7 @@
 #include "dropconnect/dropconnect_backward.cuh"
 #include "dropconnect/dropconnect_forward.cuh"
 #include "dropconnect/dropconnect_kernels.h"
+#include "dropconnect/dropconnect_small.cuh"
 
 namespace maskless::cuda {
 namespace {
@@ -20,11 +21,12 @@ using MiddleTile = ForwardTile<2, 2, 2, 2, 8>;  // 32 x 16, 128 threads: layers 
 using TinyTile = ForwardTile<1, 1, 1, 1, 16>;   // 8 x 4, 32 threads: one output a thread, the shortest way through
 using ThinTile = ForwardTile<1, 4, 1, 8, 2>;    // 8 x 128, 256 threads: at most 8 rows of a large layer
 constexpr std::int64_t kWideTiles = 200;        // from so many on, the wide tile
-constexpr std::int64_t kTinyOutputs = 192 * 192;
+constexpr double kTinyProducts = 1 << 23;       // up to so many, the tiny tiles
+constexpr std::int64_t kSmallBlocks = 1 << 20;
+constexpr double kSmallProducts = 1 << 18;      // up to so many, the kernels without tiles
 using WideGradient = GradientTile<4, 4, 1, 4>;  // 64 a x 128 inputs, 128 threads
 using ThinGradient = GradientTile<4, 1, 4, 4>;  // 16 a x 128 inputs, 128 threads that share out b: few rows
 using TinyGradient = GradientTile<1, 1, 4, 8>;  // 4 a x 128 inputs, likewise: small layers
-constexpr std::int64_t kTinyProducts = 1 << 23;
 
 int multiprocessors(const char* op, int device) {
   int count = 0;
@@ -172,7 +174,13 @@ void launch_gradient(const char* op, const GradientArgs& args, int device, cudaS
 template <typename T>
 void gradient(const char* op, const GradientArgs& args, int device, cudaStream_t stream) {
   if (args.size_a == 0 || args.inputs == 0) return;
-  if (args.size_a * args.size_b * args.passes * args.inputs <= kTinyProducts) {
+  const double products = static_cast<double>(args.size_a) * static_cast<double>(args.size_b * args.passes) *
+                          static_cast<double>(args.inputs);
+  const std::int64_t tiles = (args.mask.first_input % kBlockInputs + args.inputs + 31) / 32;
+  if (products <= kSmallProducts && args.size_a * tiles <= kSmallBlocks && args.size_b <= kSmallBlocks) {
+    gradient_small_kernel<T><<<static_cast<unsigned>(args.size_a * tiles), 32, 0, stream>>>(args);
+    check(op, cudaGetLastError());
+  } else if (products <= kTinyProducts) {
     launch_gradient<T, TinyGradient>(op, args, device, stream);
   } else if (args.size_a <= ThinGradient::kA) {
     launch_gradient<T, ThinGradient>(op, args, device, stream);
@@ -223,7 +231,17 @@ void dropconnect(const DropconnectArgs& args, Device device, void* stream_handle
   visit_floating(args.shape.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const std::int64_t rows = args.shape.passes * args.shape.rows, outputs = args.shape.outputs;
-    if (rows * outputs <= kTinyOutputs && rows * outputs * args.shape.inputs <= kTinyOutputs * 512) {
+    const double products =
+        static_cast<double>(rows) * static_cast<double>(outputs) * static_cast<double>(args.shape.inputs);
+    if (products <= kSmallProducts && args.shape.inputs <= kBlockInputs && rows * outputs <= kSmallBlocks) {
+      const std::int64_t shift = args.mask.first_input % kBlockInputs, size = rows * outputs;
+      const bool wide = wide_rows<T>(args.x.data, args.x.row, args.x.col, shift) &&
+                        wide_rows<T>(args.w.data, args.w.row, args.w.col, shift);
+      forward_small_kernel<T>
+          <<<static_cast<unsigned>((size + kSmallThreads - 1) / kSmallThreads), kSmallThreads, 0, stream>>>(
+              args, wide, static_cast<int>(size));
+      check(op, cudaGetLastError());
+    } else if (products <= kTinyProducts) {
       launch_forward<T, TinyTile>(op, args, device.index, stream);
     } else if (rows <= ThinTile::kM) {
       launch_forward<T, ThinTile>(op, args, device.index, stream);

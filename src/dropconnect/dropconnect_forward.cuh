@@ -114,6 +114,39 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
       }
     }
   };
+  // 16-bit tiles are converted on their way: fetched into registers before a chunk is computed, stored after it.
+  constexpr int kLoadStep = Tile::kThreads / (kChunk / 4);
+  constexpr int kFetchX = (Tile::kM + kLoadStep - 1) / kLoadStep, kFetchW = (Tile::kN + kLoadStep - 1) / kLoadStep;
+  constexpr bool kFetch = sizeof(T) == 2;
+  uint2 fetched[kFetch ? kFetchX + kFetchW : 1];
+  const auto for_each_fetch = [&](auto&& f) {
+#pragma unroll
+    for (int i = 0; i < kFetchX + kFetchW; ++i) {
+      const bool of_x = i < kFetchX;
+      const int r = load_row + (of_x ? i : i - kFetchX) * kLoadStep;
+      if (r < (of_x ? Tile::kM : Tile::kN)) f(i, of_x, r);
+    }
+  };
+  const auto fetch = [&](int chunk) {
+    if (!kFetch || !wide_x || !wide_w || chunk * kChunk < from || chunk * kChunk + kChunk > to) return false;
+    for_each_fetch([&](int i, bool of_x, int r) {
+      const auto* row = static_cast<const T*>(of_x ? shared.x_row[r] : shared.w_row[r]);
+      if constexpr (kFetch) fetched[i] = *reinterpret_cast<const uint2*>(row + chunk * kChunk + load_col);
+    });
+    return true;
+  };
+  const auto store_fetched = [&](int chunk) {
+    for_each_fetch([&](int i, bool of_x, int r) {
+      if constexpr (kFetch) {
+        const T* elements = reinterpret_cast<const T*>(&fetched[i]);
+        Four<S> four;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) four.v[e] = load_sum(elements + e);
+        S* to_tile = of_x ? &shared.x[chunk & 1][r][load_col] : &shared.w[chunk & 1][r][load_col];
+        *reinterpret_cast<Four<S>*>(to_tile) = four;
+      }
+    });
+  };
   const auto load = [&](int chunk) {
     const int at = chunk * kChunk + load_col, buffer = chunk & 1;
     load_rows(std::integral_constant<int, Tile::kM>{}, shared.x_row, args.x.col, wide_x, shared.x[buffer], at);
@@ -132,7 +165,8 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
     const int word = chunk & 3;
     copies_arrived();
     __syncthreads();
-    if (chunk + 1 < chunk_end) load(chunk + 1);
+    const bool later = chunk + 1 < chunk_end && fetch(chunk + 1);
+    if (chunk + 1 < chunk_end && !later) load(chunk + 1);
     if (word == 0) {
       const int block = chunk / 4;
       decider.table = shared.table[block & 1];
@@ -175,6 +209,7 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
       return true;
     };
     for_each_nibble(step);
+    if (later) store_fetched(chunk + 1);
   }
 
   T* y = static_cast<T*>(args.y.data);
