@@ -23,7 +23,7 @@ using ThinTile = ForwardTile<1, 4, 1, 8, 2>;    // 8 x 128, 256 threads: at most
 constexpr std::int64_t kWideTiles = 200;        // from so many on, the wide tile
 constexpr double kTinyProducts = 1 << 23;       // up to so many, the tiny tiles
 constexpr std::int64_t kSmallBlocks = 1 << 20;
-constexpr double kSmallProducts = 1 << 18;      // up to so many, the kernels without tiles
+constexpr double kSmallProducts = 1 << 18;      // up to so many, gradients without tiles
 using WideGradient = GradientTile<4, 4, 1, 4>;  // 64 a x 128 inputs, 128 threads
 using ThinGradient = GradientTile<4, 1, 4, 4>;  // 16 a x 128 inputs, 128 threads that share out b: few rows
 using TinyGradient = GradientTile<1, 1, 4, 8>;  // 4 a x 128 inputs, likewise: small layers
@@ -233,15 +233,7 @@ void dropconnect(const DropconnectArgs& args, Device device, void* stream_handle
     const std::int64_t rows = args.shape.passes * args.shape.rows, outputs = args.shape.outputs;
     const double products =
         static_cast<double>(rows) * static_cast<double>(outputs) * static_cast<double>(args.shape.inputs);
-    if (products <= kSmallProducts && args.shape.inputs <= kBlockInputs && rows * outputs <= kSmallBlocks) {
-      const std::int64_t shift = args.mask.first_input % kBlockInputs, size = rows * outputs;
-      const bool wide = wide_rows<T>(args.x.data, args.x.row, args.x.col, shift) &&
-                        wide_rows<T>(args.w.data, args.w.row, args.w.col, shift);
-      forward_small_kernel<T>
-          <<<static_cast<unsigned>((size + kSmallThreads - 1) / kSmallThreads), kSmallThreads, 0, stream>>>(
-              args, wide, static_cast<int>(size));
-      check(op, cudaGetLastError());
-    } else if (products <= kTinyProducts) {
+    if (products <= kTinyProducts) {
       launch_forward<T, TinyTile>(op, args, device.index, stream);
     } else if (rows <= ThinTile::kM) {
       launch_forward<T, ThinTile>(op, args, device.index, stream);

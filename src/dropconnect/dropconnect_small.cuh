@@ -1,5 +1,5 @@
-// Layers of up to 64 rows, outputs and inputs: what counts is the shortest way from launch to result. No shared memory,
-// no barriers, all loads in flight at once.
+// Gradients of layers of up to 64 rows, outputs and inputs, where the shortest way from launch to result counts: no
+// shared memory, no barriers, all loads in flight at once.
 #ifndef MASKLESS_SRC_DROPCONNECT_DROPCONNECT_SMALL_CUH_
 #define MASKLESS_SRC_DROPCONNECT_DROPCONNECT_SMALL_CUH_
 
@@ -7,8 +7,6 @@
 #include "dropconnect/dropconnect_words.cuh"
 
 namespace maskless::cuda {
-
-inline constexpr int kSmallThreads = 64;
 
 /// Keep words of one pair and block, planes one after the other until all are decided.
 __device__ __forceinline__ uint4 keep_block(const DropconnectMask& mask, Key key, PairPart pair, std::uint32_t block) {
@@ -23,61 +21,6 @@ __device__ __forceinline__ uint4 keep_block(const DropconnectMask& mask, Key key
     open = make_uint4(open.x & ~(u.x ^ t), open.y & ~(u.y ^ t), open.z & ~(u.z ^ t), open.w & ~(u.w ^ t));
   }
   return make_uint4(keep.x | open.x, keep.y | open.y, keep.z | open.z, keep.w | open.w);
-}
-
-/// Sixteen elements from p on, `col` apart, those with index in [first, last); the others are 0.
-template <typename T>
-__device__ __forceinline__ void load_sixteen(Four<SumOf<T>> (&to)[4], const T* p, std::int64_t col, int first, int last,
-                                             bool wide) {
-  using S = SumOf<T>;
-  if (sizeof(T) == 4 && wide && first <= 0 && last >= 16) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = reinterpret_cast<const Four<S>*>(p)[i];
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 16; ++i) to[i / 4].v[i % 4] = i >= first && i < last ? load_sum(p + i * col) : S{0};
-}
-
-/// One output a thread.
-template <typename T>
-__global__ void __launch_bounds__(kSmallThreads) forward_small_kernel(DropconnectArgs args, bool wide, int size) {
-  using S = SumOf<T>;
-  const int i = static_cast<int>(blockIdx.x) * kSmallThreads + static_cast<int>(threadIdx.x);
-  const Key key = load_key(args.mask);
-  if (i >= size) return;
-  const int outputs = static_cast<int>(args.shape.outputs), rows = static_cast<int>(args.shape.rows);
-  const int row = i / outputs, n = i - row * outputs;
-  const int pass = args.shape.passes > 1 ? row / rows : 0, m = row - pass * rows;
-  const PairPart pair =
-      pair_part(args.mask.sample(pass, m), args.mask.first_output + static_cast<std::uint32_t>(n), key);
-  const int shift = static_cast<int>(args.mask.first_input % kBlockInputs),
-            inputs = static_cast<int>(args.shape.inputs);
-  const T* x = static_cast<const T*>(args.x.data) + m * args.x.row;
-  const T* w = static_cast<const T*>(args.w.data) + n * args.w.row;
-  S acc[2] = {};
-  for (int block = 0; block * kBlockInputs < shift + inputs; ++block) {
-    const uint4 keep =
-        keep_block(args.mask, key, pair, static_cast<std::uint32_t>(args.mask.first_input / kBlockInputs) + block);
-    const std::uint32_t words[4] = {keep.x, keep.y, keep.z, keep.w};
-#pragma unroll
-    for (int half = 0; half < 8; ++half) {
-      const int k = block * kBlockInputs + half * 16 - shift;
-      if (k + 16 <= 0 || k >= inputs) continue;
-      Four<S> xs[4], ws[4];
-      load_sixteen<T>(xs, x + k * args.x.col, args.x.col, -k, inputs - k, wide);
-      load_sixteen<T>(ws, w + k * args.w.col, args.w.col, -k, inputs - k, wide);
-      const std::uint32_t word = words[half / 2] >> (half % 2 * 16);
-      masked_fma4<0>(acc, xs[0].v, ws[0].v, word);
-      masked_fma4<4>(acc, xs[1].v, ws[1].v, word);
-      masked_fma4<8>(acc, xs[2].v, ws[2].v, word);
-      masked_fma4<12>(acc, xs[3].v, ws[3].v, word);
-    }
-  }
-  S sum = (acc[0] + acc[1]) * static_cast<S>(args.scale);
-  const T* bias = static_cast<const T*>(args.bias);
-  if (bias != nullptr) sum += load_sum(bias + n * args.bias_stride);
-  store_sum(static_cast<T*>(args.y.data) + pass * args.y_pass + m * args.y.row + n * args.y.col, sum);
 }
 
 /// One a and 32 neighbouring inputs a warp; its lanes draw the words of 32 b at once.
