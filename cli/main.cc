@@ -20,15 +20,16 @@ using namespace maskless;
 using namespace maskless::cli;
 
 constexpr void (*kCommands[])(CLI::App&) = {
-    add_dropout,  // dropout.cc
-    add_mask,     //
-    add_dropconnect, add_dropconnect_backward,
-    add_random,    // random.cc
-    add_project,   // project.cc
-    add_demo,      // demo.cc
-    add_selftest,  // selftest.cc
-    add_bench,     // bench.cc
-    add_info,      // info.cc
+    add_dropout,               // dropout.cc
+    add_mask,                  //
+    add_dropconnect,           // dropconnect.cc
+    add_dropconnect_backward,  //
+    add_random,                // random.cc
+    add_project,               // project.cc
+    add_demo,                  // demo.cc
+    add_selftest,              // selftest.cc
+    add_bench,                 // bench.cc
+    add_info,                  // info.cc
 };
 
 /// CLI11's help, with descriptions wrapped to a terminal and without what the text around it says already.
