@@ -3,10 +3,11 @@
     cmake --build build --target maskless_bench_shim
     python bench/dropout_cuda.py --library build/bench/libmaskless_bench_shim.so --out results.json
 
-Every time is the median over replays of a CUDA graph that holds several calls one after another, on rotating buffers
-that exceed the caches where the size allows it, divided by the calls: no host time, the same for every peer. Results
-are checked before they are timed. Peers: torch's F.dropout and torch.compile of it, the two kernels of Triton's
-low-memory-dropout tutorial as their readers write them, Helion where it is installed.
+Every time is the median over repetitions of several calls one after another between two events, on rotating buffers
+that exceed the caches where the size allows it, divided by the calls; calls that move less than 64 MiB are in a CUDA
+graph. So no host time is in them, and every peer is timed alike. Results are checked before they are timed. Peers:
+torch's F.dropout and torch.compile of it, the two kernels of Triton's low-memory-dropout tutorial as their readers write
+them, Helion where it is installed.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 import triton
 import triton.language as tl
@@ -34,6 +36,7 @@ DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 P = 0.1
 SMALL = [32, 128, 512, 2048, 8192, 32768, 131072, 524288]
+GRAPH_BELOW = 1 << 26  # bytes a call: smaller ones are timed in CUDA graphs
 SECTIONS = ["large", "peers", "strided", "fused", "small", "sizes"]
 
 Run = Callable[[], object]
@@ -132,22 +135,30 @@ if helion is not None:
         return out_flat.view_as(x)
 
 
-def timed(runs: list[Run], replays: int = 15) -> float:
-    """Milliseconds a call: the runs one after another in a graph, the median over its replays."""
+def timed(runs: list[Run], graph: bool, replays: int = 15) -> float:
+    """Milliseconds a call: the runs one after another, between two events, the median over replays."""
     for run in runs[:2]:
         run()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def all_runs() -> None:
         for run in runs:
             run()
-    for _ in range(3):
-        graph.replay()
+
+    once: Run = all_runs
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            all_runs()
+        once = captured.replay
+    once()
     times = []
     for _ in range(replays):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if not graph:
+            runs[-1]()  # the device is busy while the host issues what is timed
         start.record()
-        graph.replay()
+        once()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
@@ -158,7 +169,6 @@ class Bench:
     def __init__(self, library: Library) -> None:
         self.lib = library
         self.rows: list[dict] = []
-        self.compiled = {p: torch.compile(lambda x, p=p: F.dropout(x, p, True), dynamic=False) for p in (P, 0.25)}
 
     def add(self, section: str, name: str, ms: float, moved: int, copy: float | None = None, **more: object) -> None:
         row = {"section": section, "name": name, "ms": ms, "bytes": moved, "gb_per_s": moved / ms / 1e6, **more}
@@ -173,8 +183,8 @@ class Bench:
         self, section: str, name: str, runs: list[Run], moved: int, copy: float | None = None, **more: object
     ) -> float | None:
         try:
-            ms = timed(runs)
-        except Exception as error:  # a peer that cannot run is named, and the others go on
+            ms = timed(runs, moved < GRAPH_BELOW)
+        except Exception as error:  # noqa: BLE001: a peer that cannot run is named, and the others go on
             print(f"{section} {name}: not timed: {repr(error)[:160]}", flush=True)
             self.rows.append({"section": section, "name": name, "error": repr(error)[:160], **more})
             torch.cuda.synchronize()
@@ -188,7 +198,7 @@ class Bench:
         return [[torch.randn(shape, device="cuda", dtype=dtype) for _ in range(tensors)] for _ in range(count)]
 
     def check(self) -> None:
-        """Before anything is timed: the Triton layout is tl.rand's mask, packed is what the CPU tests hold."""
+        """Before anything is timed. The Triton layout is tl.rand's mask."""
         x = torch.randn(100003, device="cuda")
         mine, theirs = torch.empty_like(x), torch.empty_like(x)
         self.lib.dropout(x, mine, triton_layout=True)
@@ -201,6 +211,8 @@ class Bench:
             raise RuntimeError("dropout is wrong")
 
     def peers(self, section: str, shape: tuple[int, ...], dtype: torch.dtype, p: float, slow: bool) -> None:
+        torch._dynamo.reset()  # its limit of recompilations counts sizes
+        compiled = torch.compile(lambda x: F.dropout(x, p, True), dynamic=False)
         sets = self.sets(shape, dtype)
         repeats = 20 if torch.Size(shape).numel() <= 1 << 20 else 1
         sets = sets * max(1, repeats // len(sets))
@@ -213,9 +225,7 @@ class Bench:
         self.attempt(section, "maskless", [lambda x=x, y=y: lib.dropout(x, y, p) for x, y in sets], moved, copy, **tag)
         self.attempt(section, "F.dropout", [lambda x=x: F.dropout(x, p, True) for x, _ in sets], moved, copy, **tag)
         if slow:
-            self.attempt(
-                section, "torch.compile", [lambda x=x: self.compiled[p](x) for x, _ in sets], moved, copy, **tag
-            )
+            self.attempt(section, "torch.compile", [lambda x=x: compiled(x) for x, _ in sets], moved, copy, **tag)
         self.attempt(
             section,
             "Triton masked (bool)",
@@ -241,233 +251,233 @@ class Bench:
                 section, "Helion", [lambda x=x: helion_dropout(p, x, 123) for x, _ in sets], moved, copy, **tag
             )
 
-    def large(self) -> None:
+    def large(self, dtype: torch.dtype) -> None:
         n = 1 << 28
         seed = torch.tensor([123], device="cuda")
         lib = self.lib
-        for dtype in DTYPES:
-            sets = self.sets((n,), dtype) * 2
-            moved, tag = 2 * n * dtype.itemsize, {"dtype": NAMES[dtype], "n": n}
-            for _ in range(2):
-                copy = self.attempt("large", "copy", [lambda x=x, y=y: y.copy_(x) for x, y in sets], moved, **tag)
-                self.attempt(
-                    "large",
-                    "maskless forward",
-                    [lambda x=x, y=y: lib.dropout(x, y) for x, y in sets],
-                    moved,
-                    copy,
-                    **tag,
-                )
-                self.attempt(
-                    "large",
-                    "maskless backward",
-                    [lambda x=x, y=y: lib.dropout(y, x) for x, y in sets],
-                    moved,
-                    copy,
-                    **tag,
-                )
-                self.attempt(
-                    "large",
-                    "maskless, device seed",
-                    [lambda x=x, y=y: lib.dropout(x, y, seed_tensor=seed) for x, y in sets],
-                    moved,
-                    copy,
-                    **tag,
-                )
-                self.attempt(
-                    "large", "maskless, in place", [lambda x=x: lib.dropout(x, x) for x, _ in sets], moved, copy, **tag
-                )
+        sets = self.sets((n,), dtype) * 2
+        moved, tag = 2 * n * dtype.itemsize, {"dtype": NAMES[dtype], "n": n}
+        for _ in range(2):
+            copy = self.attempt("large", "copy", [lambda x=x, y=y: y.copy_(x) for x, y in sets], moved, **tag)
             self.attempt(
                 "large",
-                "maskless, Triton layout",
-                [lambda x=x, y=y: lib.dropout(x, y, triton_layout=True) for x, y in sets],
+                "maskless forward",
+                [lambda x=x, y=y: lib.dropout(x, y) for x, y in sets],
                 moved,
                 copy,
                 **tag,
             )
-            del sets
-            torch.cuda.empty_cache()
+            self.attempt(
+                "large",
+                "maskless backward",
+                [lambda x=x, y=y: lib.dropout(y, x) for x, y in sets],
+                moved,
+                copy,
+                **tag,
+            )
+            self.attempt(
+                "large",
+                "maskless, device seed",
+                [lambda x=x, y=y: lib.dropout(x, y, seed_tensor=seed) for x, y in sets],
+                moved,
+                copy,
+                **tag,
+            )
+            self.attempt(
+                "large", "maskless, in place", [lambda x=x: lib.dropout(x, x) for x, _ in sets], moved, copy, **tag
+            )
+        self.attempt(
+            "large",
+            "maskless, Triton layout",
+            [lambda x=x, y=y: lib.dropout(x, y, triton_layout=True) for x, y in sets],
+            moved,
+            copy,
+            **tag,
+        )
+        del sets
+        torch.cuda.empty_cache()
 
-    def strided(self) -> None:
+    def strided(self, dtype: torch.dtype) -> None:
         lib = self.lib
-        for dtype in (torch.float32, torch.bfloat16):
-            n = 1 << 28
-            moved, tag = 2 * n * dtype.itemsize, {"dtype": NAMES[dtype], "n": n}
-            sets = self.sets((16384, 16384), dtype)
-            copy = self.attempt("strided", "copy", [lambda x=x, y=y: y.copy_(x) for x, y in sets], moved, **tag)
-            self.attempt(
-                "strided",
-                "torch x.t().contiguous()",
-                [lambda x=x: x.t().contiguous() for x, _ in sets],
-                moved,
-                copy,
-                **tag,
-            )
-            self.attempt(
-                "strided",
-                "maskless of x.t()",
-                [lambda x=x, y=y: lib.dropout(x.t(), y) for x, y in sets],
-                moved,
-                copy,
-                **tag,
-            )
-            self.attempt(
-                "strided",
-                "maskless into y.t()",
-                [lambda x=x, y=y: lib.dropout(x, y.t()) for x, y in sets],
-                moved,
-                copy,
-                **tag,
-            )
-            self.attempt(
-                "strided",
-                "maskless of x.t() into y.t()",
-                [lambda x=x, y=y: lib.dropout(x.t(), y.t()) for x, y in sets],
-                moved,
-                copy,
-                **tag,
-            )
-            seeds = torch.randint(0, 1 << 62, (65536,), device="cuda")
-            rows = [(x.view(65536, 4096), y.view(65536, 4096)) for x, y in sets]
-            self.attempt(
-                "strided",
-                "maskless, row seeds (65536, 4096)",
-                [lambda x=x, y=y: lib.dropout(x, y, row_seeds=seeds) for x, y in rows],
-                moved,
-                copy,
-                **tag,
-            )
-            images = [
-                (x.view(64, 128, 128, 256).permute(0, 3, 1, 2), y.view(64, 128, 128, 256).permute(0, 3, 1, 2))
-                for x, y in sets
-            ]
-            self.attempt(
-                "strided",
-                "maskless, channels last",
-                [lambda x=x, y=y: lib.dropout(x, y) for x, y in images],
-                moved,
-                copy,
-                **tag,
-            )
-            flat = [(x.view(-1), y.view(-1)) for x, y in sets]
-            self.attempt(
-                "strided",
-                "maskless of x[1:]",
-                [lambda x=x, y=y: lib.dropout(x[1:], y[:-1]) for x, y in flat],
-                moved,
-                copy,
-                **tag,
-            )
-            del sets, rows, images, flat
-            torch.cuda.empty_cache()
+        n = 1 << 28
+        moved, tag = 2 * n * dtype.itemsize, {"dtype": NAMES[dtype], "n": n}
+        sets = self.sets((16384, 16384), dtype)
+        copy = self.attempt("strided", "copy", [lambda x=x, y=y: y.copy_(x) for x, y in sets], moved, **tag)
+        self.attempt(
+            "strided",
+            "torch x.t().contiguous()",
+            [lambda x=x: x.t().contiguous() for x, _ in sets],
+            moved,
+            copy,
+            **tag,
+        )
+        self.attempt(
+            "strided",
+            "maskless of x.t()",
+            [lambda x=x, y=y: lib.dropout(x.t(), y) for x, y in sets],
+            moved,
+            copy,
+            **tag,
+        )
+        self.attempt(
+            "strided",
+            "maskless into y.t()",
+            [lambda x=x, y=y: lib.dropout(x, y.t()) for x, y in sets],
+            moved,
+            copy,
+            **tag,
+        )
+        self.attempt(
+            "strided",
+            "maskless of x.t() into y.t()",
+            [lambda x=x, y=y: lib.dropout(x.t(), y.t()) for x, y in sets],
+            moved,
+            copy,
+            **tag,
+        )
+        seeds = torch.randint(0, 1 << 62, (65536,), device="cuda")
+        rows = [(x.view(65536, 4096), y.view(65536, 4096)) for x, y in sets]
+        self.attempt(
+            "strided",
+            "maskless, row seeds (65536, 4096)",
+            [lambda x=x, y=y: lib.dropout(x, y, row_seeds=seeds) for x, y in rows],
+            moved,
+            copy,
+            **tag,
+        )
+        images = [
+            (x.view(64, 128, 128, 256).permute(0, 3, 1, 2), y.view(64, 128, 128, 256).permute(0, 3, 1, 2))
+            for x, y in sets
+        ]
+        self.attempt(
+            "strided",
+            "maskless, channels last",
+            [lambda x=x, y=y: lib.dropout(x, y) for x, y in images],
+            moved,
+            copy,
+            **tag,
+        )
+        flat = [(x.view(-1), y.view(-1)) for x, y in sets]
+        self.attempt(
+            "strided",
+            "maskless of x[1:]",
+            [lambda x=x, y=y: lib.dropout(x[1:], y[:-1]) for x, y in flat],
+            moved,
+            copy,
+            **tag,
+        )
+        del sets, rows, images, flat
+        torch.cuda.empty_cache()
 
-    def fused(self) -> None:
+    def fused(self, rows: int, cols: int) -> None:
         lib, dtype, code = self.lib, torch.bfloat16, DTYPES[torch.bfloat16]
-        for rows, cols in ((16384, 8192), (32768, 1024)):
-            one = rows * cols * 2
-            sets = self.sets((rows, cols), dtype, 5)
-            bias, weight, norm_bias, db, dw, dnb = torch.randn(6, cols, device="cuda", dtype=dtype).unbind()
-            mean, rstd = torch.zeros(rows, device="cuda"), torch.ones(rows, device="cuda")
-            bytes_needed = lib.c.shim_workspace(ctypes.c_int(code), ctypes.c_int64(rows), ctypes.c_int64(cols))
-            work = torch.empty(bytes_needed, device="cuda", dtype=torch.uint8)
-            tag = {"dtype": "bfloat16", "shape": f"{rows} x {cols}"}
-            copy = self.attempt("fused", "copy", [lambda s=s: s[1].copy_(s[0]) for s in sets], 2 * one, **tag)
-            cases: list[tuple[str, int, Callable[[float, list[Tensor]], None]]] = []
-            for index, name in enumerate(("identity", "relu", "gelu", "gelu tanh", "silu")):
-                cases.append(
-                    (
-                        f"bias {name} forward",
-                        2,
-                        lambda p, s, a=index: lib("forward", s[0], bias, None, s[1], code, rows, cols, a, p, 9),
-                    )
-                )
-                cases.append(
-                    (
-                        f"bias {name} backward",
-                        2 if index == 0 else 3,
-                        lambda p, s, a=index: lib(
-                            "backward", s[0], s[1], bias, s[2], db, code, rows, cols, a, p, 9, work, bytes_needed
-                        ),
-                    )
-                )
+        one = rows * cols * 2
+        sets = self.sets((rows, cols), dtype, 5)
+        bias, weight, norm_bias, db, dw, dnb = torch.randn(6, cols, device="cuda", dtype=dtype).unbind()
+        mean, rstd = torch.zeros(rows, device="cuda"), torch.ones(rows, device="cuda")
+        bytes_needed = lib.c.shim_workspace(ctypes.c_int(code), ctypes.c_int64(rows), ctypes.c_int64(cols))
+        work = torch.empty(bytes_needed, device="cuda", dtype=torch.uint8)
+        tag = {"dtype": "bfloat16", "shape": f"{rows} x {cols}"}
+        copy = self.attempt("fused", "copy", [lambda s=s: s[1].copy_(s[0]) for s in sets], 2 * one, **tag)
+        cases: list[tuple[str, int, Callable[[float, list[Tensor]], None]]] = []
+        for index, name in enumerate(("identity", "relu", "gelu", "gelu tanh", "silu")):
             cases.append(
                 (
-                    "bias residual forward",
-                    3,
-                    lambda p, s: lib("forward", s[0], bias, s[1], s[2], code, rows, cols, 0, p, 9),
+                    f"bias {name} forward",
+                    2,
+                    lambda p, s, a=index: lib("forward", s[0], bias, None, s[1], code, rows, cols, a, p, 9),
                 )
             )
-            for rms, name in enumerate(("LayerNorm", "RMSNorm")):
-                m, nb, dn = (None, None, None) if rms else (mean, norm_bias, dnb)
-                cases.append(
-                    (
-                        f"{name} forward",
-                        4,
-                        lambda p, s, r=rms, m=m, nb=nb: lib(
-                            "norm", s[0], bias, s[1], weight, nb, s[2], s[3], m, rstd, code, rows, cols, r, p, 9
-                        ),
-                    )
+            cases.append(
+                (
+                    f"bias {name} backward",
+                    2 if index == 0 else 3,
+                    lambda p, s, a=index: lib(
+                        "backward", s[0], s[1], bias, s[2], db, code, rows, cols, a, p, 9, work, bytes_needed
+                    ),
                 )
-                cases.append(
-                    (
-                        f"{name} backward",
-                        5,
-                        lambda p, s, r=rms, m=m, dn=dn: lib(
-                            "norm_backward",
-                            s[0],
-                            s[1],
-                            s[2],
-                            weight,
-                            m,
-                            rstd,
-                            s[3],
-                            s[4],
-                            db,
-                            dw,
-                            dn,
-                            code,
-                            rows,
-                            cols,
-                            r,
-                            p,
-                            9,
-                            work,
-                            bytes_needed,
-                        ),
-                    )
+            )
+        cases.append(
+            (
+                "bias residual forward",
+                3,
+                lambda p, s: lib("forward", s[0], bias, s[1], s[2], code, rows, cols, 0, p, 9),
+            )
+        )
+        for rms, name in enumerate(("LayerNorm", "RMSNorm")):
+            m, nb, dn = (None, None, None) if rms else (mean, norm_bias, dnb)
+            cases.append(
+                (
+                    f"{name} forward",
+                    4,
+                    lambda p, s, r=rms, m=m, nb=nb: lib(
+                        "norm", s[0], bias, s[1], weight, nb, s[2], s[3], m, rstd, code, rows, cols, r, p, 9
+                    ),
                 )
-            for name, tensors, call in cases:
-                without, ratios, with_dropout = None, [], []
-                for _ in range(3):  # in turns, so that both see the same clocks
-                    without = timed([lambda s=s: call(0.0, s) for s in sets], 11)
-                    dropped = timed([lambda s=s: call(P, s) for s in sets], 11)
-                    ratios.append(dropped / without)
-                    with_dropout.append(dropped)
-                ms, moved = statistics.median(with_dropout), tensors * one
-                self.add(
-                    "fused", name, ms, moved, copy * tensors / 2, ratio_to_p0=round(statistics.median(ratios), 4), **tag
+            )
+            cases.append(
+                (
+                    f"{name} backward",
+                    5,
+                    lambda p, s, r=rms, m=m, dn=dn: lib(
+                        "norm_backward",
+                        s[0],
+                        s[1],
+                        s[2],
+                        weight,
+                        m,
+                        rstd,
+                        s[3],
+                        s[4],
+                        db,
+                        dw,
+                        dn,
+                        code,
+                        rows,
+                        cols,
+                        r,
+                        p,
+                        9,
+                        work,
+                        bytes_needed,
+                    ),
                 )
-            del sets
-            torch.cuda.empty_cache()
+            )
+        for name, tensors, call in cases:
+            without, ratios, with_dropout = None, [], []
+            for _ in range(3):  # in turns, so that both see the same clocks
+                without = timed([lambda s=s, call=call: call(0.0, s) for s in sets], False, 11)
+                dropped = timed([lambda s=s, call=call: call(P, s) for s in sets], False, 11)
+                ratios.append(dropped / without)
+                with_dropout.append(dropped)
+            ms, moved = statistics.median(with_dropout), tensors * one
+            self.add(
+                "fused", name, ms, moved, copy * tensors / 2, ratio_to_p0=round(statistics.median(ratios), 4), **tag
+            )
+        del sets
+        torch.cuda.empty_cache()
 
     def run(self, sections: list[str]) -> None:
         self.check()
         if "large" in sections:
-            self.large()
+            for dtype in DTYPES:
+                self.large(dtype)
         if "peers" in sections:
             for dtype in (torch.bfloat16, torch.float32):
                 self.peers("2^28", (1 << 28,), dtype, P, True)
                 torch.cuda.empty_cache()
         if "strided" in sections:
-            self.strided()
+            for dtype in (torch.float32, torch.bfloat16):
+                self.strided(dtype)
         if "fused" in sections:
-            self.fused()
+            self.fused(16384, 8192)
+            self.fused(32768, 1024)
         if "small" in sections:
             for n in SMALL:
                 self.peers("small, graph", (n,), torch.float32, 0.25, True)
         if "sizes" in sections:
             for power in range(14, 28, 2):
-                self.peers("sizes", (1 << power,), torch.bfloat16, P, False)
+                self.peers("sizes", (1 << power,), torch.bfloat16, P, power % 4 == 0)
                 torch.cuda.empty_cache()
 
 
@@ -482,7 +492,7 @@ def main() -> None:
     error = ""
     try:
         bench.run(args.sections.split(","))
-    except Exception as failure:  # what was measured is written in any case
+    except Exception as failure:  # noqa: BLE001: what was measured is written in any case
         error = repr(failure)
         print("stopped by", error)
     driver = subprocess.run(

@@ -35,6 +35,18 @@ inline DeviceMask device_mask(const DropoutMask& mask) {
   return device;
 }
 
+/// A value that all threads of a warp have in common, in the warp's own (uniform) registers. The round keys of a seed
+/// there cost half as much; the compiler does it by itself for a seed from the parameters alone.
+__device__ inline std::uint64_t uniform(std::uint64_t value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const unsigned active = __activemask();
+  const std::uint64_t low = __reduce_or_sync(active, static_cast<std::uint32_t>(value));
+  return std::uint64_t{__reduce_or_sync(active, static_cast<std::uint32_t>(value >> 32))} << 32 | low;
+#else
+  return value;
+#endif
+}
+
 __device__ inline std::uint64_t seed_of(const DeviceMask& mask) {
   return mask.seed_pointer != nullptr ? *mask.seed_pointer : mask.seed;
 }
@@ -75,6 +87,13 @@ __device__ inline Flags keep_flags(const DeviceMask& mask, std::uint64_t seed, s
   return flags;
 }
 
+/// Bytes 1 and 3 of a word by their sign: 0xFFFF in each half whose top bit (a flag) is set, else 0.
+__device__ inline std::uint32_t spread_flags(std::uint32_t word) {
+  std::uint32_t mask;
+  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(mask) : "r"(word));
+  return mask;
+}
+
 /// Eight flags as a byte: bit j is position j.
 __device__ inline std::uint32_t to_byte(const Flags& flags) {
   std::uint32_t spread = 0;  // even positions in bits 0, 2, 4, 6, odd ones 16 above
@@ -84,19 +103,19 @@ __device__ inline std::uint32_t to_byte(const Flags& flags) {
 }
 
 /// Triton layout: is the element with this word 0 kept? The folded word is below t iff the word, as a signed number, is
-/// in [-t, t), t <= 2^31.
-__device__ inline bool triton_keep(std::uint32_t word, std::uint32_t t) { return t == 0 || word + t > 2 * t - 1; }
+/// in [-t, t), 0 < t <= 2^31.
+__device__ inline bool triton_keep(const DeviceMask& mask, std::uint32_t word) {
+  return word + mask.low > 2 * mask.low - 1;
+}
 
 /// Triton layout: word 0 of the Philox call of position 8 * block + j. Counter words 2 and 3 are 0 and only word 0 is
-/// wanted, so of the 20 products 15 remain: round 1 has none but its first, of which many j share one and an addition,
-/// round 2 has one that is not shared, and rounds 9 and 10 need a half of three.
+/// wanted, so of the 20 products 16 remain: one of rounds 1 and 2 (many j share another), and a half of three at the
+/// end.
 __device__ inline std::uint32_t triton_word0(std::uint64_t seed, std::uint64_t block, std::uint32_t j) {
   Words2 k = philox_key(seed);
   std::uint32_t high, low;
-  multiply_wide(kPhiloxM0, static_cast<std::uint32_t>(block << 3), high, low);
-  const std::uint64_t product = (std::uint64_t{high} << 32 | low) + std::uint64_t{kPhiloxM0} * j;
-  Words4 c = {{static_cast<std::uint32_t>(block >> 29) ^ k.w[0], 0, static_cast<std::uint32_t>(product >> 32) ^ k.w[1],
-               static_cast<std::uint32_t>(product)}};
+  multiply_wide(kPhiloxM0, static_cast<std::uint32_t>(block << 3) | j, high, low);
+  Words4 c = {{static_cast<std::uint32_t>(block >> 29) ^ k.w[0], 0, high ^ k.w[1], low}};
   k.w[0] += kPhiloxW0;
   k.w[1] += kPhiloxW1;
 #pragma unroll
@@ -109,10 +128,11 @@ __device__ inline std::uint32_t triton_word0(std::uint64_t seed, std::uint64_t b
 __device__ inline std::uint32_t keep_byte(const DeviceMask& mask, bool triton, std::uint64_t seed,
                                           std::uint64_t block) {
   if (!triton) return to_byte(keep_flags(mask, seed, block));
+  if (mask.low == 0) return 0xFFu;
   std::uint32_t byte = 0;
 #pragma unroll 1
   for (std::uint32_t j = 0; j < 8; ++j)
-    byte |= static_cast<std::uint32_t>(triton_keep(triton_word0(seed, block, j), mask.low)) << j;
+    byte |= static_cast<std::uint32_t>(triton_keep(mask, triton_word0(seed, block, j))) << j;
   return byte;
 }
 

@@ -12,10 +12,16 @@ namespace {
 // bytes a thread or larger blocks cost 1 to 3 %.
 template <typename T>
 constexpr unsigned kThreads = sizeof(T) == 8 ? 64 : 128;
-/// Octets (eight positions, one Philox call) a thread. In the Triton layout, bound by its call an element, it is 16
-/// elements, to share what is common to them.
+/// Octets (eight positions, one Philox call) a thread. Two for 16-bit elements of large tensors, and in the Triton
+/// layout, where elements share a part of their calls.
 template <typename T, bool kTriton>
-constexpr int kUnroll = kTriton && sizeof(T) < 8 ? 2 : 1;
+constexpr int kUnroll = sizeof(T) == 2 || (kTriton && sizeof(T) == 4) ? 2 : 1;
+/// Of a row, each thread of which first has to find where it is.
+template <typename T>
+constexpr int kRowUnroll = sizeof(T) == 2   ? 4
+                           : sizeof(T) == 4 ? 2
+                                            : 1;
+constexpr std::int64_t kManyOctets = 1 << 18;   // below, one octet a thread, to fill the chip
 constexpr std::int64_t kSmallOctets = 1 << 14;  // up to here the next kernel may start beside this one
 constexpr std::int64_t kMaxGridY = 65535;
 constexpr std::int64_t kShortRow = 256;  // rows shorter than this are not worth a block
@@ -58,9 +64,15 @@ bool flat(const char* op, const DropoutArgs& args, Device device, void* stream) 
   flat.copy = args.copy;
   flat.small = flat.octets <= kSmallOctets;
   visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
-    constexpr int kOctets = kUnroll<T, triton.value>;
-    const unsigned blocks = std::max(1u, blocks_for(flat.octets, kThreads<T> * kOctets));
-    launch_early<dropout_flat_kernel<T, kOctets, triton.value>>(op, device, blocks, kThreads<T>, stream, flat);
+    const auto run = [&](auto octets) {
+      const unsigned blocks = std::max(1u, blocks_for(flat.octets, kThreads<T> * octets.value));
+      launch_early<dropout_flat_kernel<T, octets.value, triton.value>>(op, device, blocks, kThreads<T>, stream, flat);
+    };
+    if (flat.octets < kManyOctets) {
+      run(std::integral_constant<int, 1>{});
+    } else {
+      run(std::integral_constant<int, kUnroll<T, triton.value>>{});
+    }
   });
   return true;
 }
@@ -80,7 +92,7 @@ void rows(const char* op, const DropoutArgs& args, void* stream) {
   const IndexSpace& space = args.space;
   const std::int64_t size = space.shape[space.rank - 1], octets = size / 8, count = space.size / size;
   visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
-    constexpr int kOctets = kUnroll<T, triton.value>;
+    constexpr int kOctets = triton.value ? kUnroll<T, true> : kRowUnroll<T>;
     const auto threads =
         static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, 32 * kOctets) * 32, kThreads<T>));
     const std::int64_t planes = ceil_div(count, kMaxGridY);

@@ -89,6 +89,33 @@ TEST(DropoutCuda, EqualsTheOracle) {
     for (DType dtype : kFloats) ASSERT_EQ(run_case(c, dtype), "");
 }
 
+/// A few cases that reach every kernel, for checkers that slow each access down.
+TEST(DropoutCuda, Reduced) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  using A = Arrangement;
+  std::vector<DropoutCase> list = {{"vectors", {5003}, A::kContiguous, A::kContiguous, 1.0 / 65536},
+                                   {"misaligned", {1031}, A::kOffByOne, A::kContiguous, 0.1},
+                                   {"rows", {3, 1024}, A::kPadded, A::kContiguous, 0.1},
+                                   {"short rows", {30, 9}, A::kPadded, A::kContiguous, 0.1},
+                                   {"lines", {3, 301}, A::kEveryOther, A::kContiguous, 0.1},
+                                   {"transposed in", {66, 70}, A::kFortran, A::kContiguous, 0.1},
+                                   {"transposed out", {70, 66}, A::kContiguous, A::kFortran, 0.1},
+                                   {"transposed in, aligned", {64, 72}, A::kFortran, A::kContiguous, 0.1},
+                                   {"channels last", {2, 40, 5, 7}, A::kChannelsLast, A::kChannelsLast, 0.1},
+                                   {"shard", {300, 1}, A::kContiguous, A::kContiguous, 0.5}};
+  list.back().shard = cases::make_shard({300, 10}, {0, 7});
+  for (Layout layout : {Layout::kPacked, Layout::kTriton})
+    for (DropoutCase c : list)
+      for (DType dtype : kFloats) {
+        c.layout = layout;
+        ASSERT_EQ(run_case(c, dtype), "");
+      }
+  DropoutCase rows{"row seeds", {7, 512}, A::kContiguous, A::kContiguous, 0.3};
+  rows.row_seed_stride = 2;
+  ASSERT_EQ(run_case(rows, DType::kBFloat16), "");
+  ASSERT_EQ(run_case(list[0], DType::kBFloat16, true, true), "");
+}
+
 TEST(DropoutCuda, SeedInDeviceMemoryAndBackward) {
   MASKLESS_NEEDS_CUDA_DEVICE();
   for (const DropoutCase& c : cases::dropout_cases()) {

@@ -8,13 +8,6 @@
 
 namespace maskless::cuda {
 
-/// Bytes 1 and 3 of a word by their sign: 0xFFFF in each half whose top bit (a flag) is set, else 0.
-__device__ inline std::uint32_t spread_flags(std::uint32_t word) {
-  std::uint32_t mask;
-  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(mask) : "r"(word));
-  return mask;
-}
-
 /// What kept elements are multiplied by, and whether.
 template <typename T>
 struct Scale {
@@ -36,15 +29,17 @@ __device__ inline BFloat16 scale_element(BFloat16 x, Scale<BFloat16> s) {
 
 /// 16-bit elements: a vector is the eight elements of one Philox call.
 template <typename T>
-__device__ inline Vector apply(const Vector& x, const Flags& flags, Scale<T> scale) {
-  Vector y;
+__device__ inline Vector apply(Vector x, const Flags& flags, Scale<T> scale) {
+  if (!scale.copy) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float2 f = unpack2<T>(x.word[j]);
-    const std::uint32_t product = pack2<T>(make_float2(f.x * scale.value, f.y * scale.value));
-    y.word[j] = (scale.copy ? x.word[j] : product) & spread_flags(flags.word[j]);
+    for (int j = 0; j < 4; ++j) {
+      const float2 f = unpack2<T>(x.word[j]);
+      x.word[j] = pack2<T>(make_float2(f.x * scale.value, f.y * scale.value));
+    }
   }
-  return y;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x.word[j] &= spread_flags(flags.word[j]);
+  return x;
 }
 
 /// 32- and 64-bit elements: bit i of `keep` is the vector's element i.
@@ -63,6 +58,27 @@ __device__ inline Vector apply(const Vector& x, std::uint32_t keep, Scale<double
   for (int i = 0; i < 2; ++i) {
     const double product = scale.copy ? x.f64[i] : x.f64[i] * scale.value;
     y.f64[i] = (keep >> i & 1u) != 0 ? product : 0.0;
+  }
+  return y;
+}
+
+/// Any elements, each with a decision of its own.
+template <typename T>
+__device__ inline Vector apply(const Vector& x, const bool (&keep)[kVectorSize<T>], Scale<T> scale) {
+  Vector y = x;
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 f = unpack2<T>(x.word[j]);
+      y.word[j] = scale.copy
+                      ? (keep[2 * j] ? x.word[j] & 0xFFFFu : 0u) | (keep[2 * j + 1] ? x.word[j] & 0xFFFF0000u : 0u)
+                      : pack2<T>(make_float2(keep[2 * j] ? f.x * scale.value : 0.0f,
+                                             keep[2 * j + 1] ? f.y * scale.value : 0.0f));
+    }
+  } else {
+    T* element = reinterpret_cast<T*>(&y);
+#pragma unroll
+    for (int j = 0; j < kVectorSize<T>; ++j) element[j] = keep[j] ? scale_element(element[j], scale) : T(0);
   }
   return y;
 }
@@ -97,22 +113,11 @@ __device__ inline void drop_tile(const T* x, T* y, unsigned octets, std::uint64_
         const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
         const std::uint64_t own = first_octet + at / kShare;
         const std::uint32_t part = (at % kShare) * kVectorSize<T>;
-        Vector out;
-        if constexpr (sizeof(T) == 2) {
-          Flags flags;
+        bool keep[kVectorSize<T>];
 #pragma unroll
-          for (std::uint32_t j = 0; j < 4; ++j)
-            flags.word[j] = (triton_keep(triton_word0(seed, own, 2 * j), mask.low) ? 0x8000u : 0u) |
-                            (triton_keep(triton_word0(seed, own, 2 * j + 1), mask.low) ? 0x80000000u : 0u);
-          out = apply(v[u][k], flags, scale);
-        } else {
-          std::uint32_t keep = 0;
-#pragma unroll
-          for (std::uint32_t j = 0; j < kVectorSize<T>; ++j)
-            keep |= (triton_keep(triton_word0(seed, own, part + j), mask.low) ? 1u : 0u) << j;
-          out = apply(v[u][k], keep, scale);
-        }
-        if (at < octets * kShare) to[at] = out.all;
+        for (std::uint32_t j = 0; j < kVectorSize<T>; ++j)
+          keep[j] = triton_keep(mask, triton_word0(seed, own, part + j));
+        if (at < octets * kShare) to[at] = apply(v[u][k], keep, scale).all;
       }
     } else {
       const Flags flags = keep_flags(mask, seed, octet);

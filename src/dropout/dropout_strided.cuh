@@ -43,6 +43,7 @@ template <int kOperands>
 __device__ inline Place<kOperands> locate(const IndexSpace& space, std::int64_t e, int dims) {
   Place<kOperands> place;
   place.index = space.first_index;
+#pragma unroll 1
   for (int d = dims - 1; d >= 0; --d) {
     const std::int64_t quotient = d == 0 ? 0 : divide(e, space.shape[d]);
     const std::int64_t coord = e - quotient * space.shape[d];
@@ -90,10 +91,17 @@ __global__ void dropout_rows_kernel(IndexSpace space, DropElement<T> f, StridedM
   const int inner = space.rank - 1;
   const std::int64_t size = space.shape[inner], octets = size / 8;
   if (row * size >= space.size) return;
-  const Place<2> place = locate<2>(space, row, inner);
+  Place<2> place;
+  if (inner == 1) {
+    place = {{row * space.strides[0][0], row * space.strides[1][0]},
+             space.first_index + space.index_strides[0] * static_cast<std::uint64_t>(row),
+             row};
+  } else {
+    place = locate<2>(space, row, inner);
+  }
   const T* x = f.x + place.at[0];
   T* y = f.y + place.at[1];
-  const std::uint64_t seed = mask.seed(place.row);
+  const std::uint64_t seed = uniform(mask.seed(place.row));
   const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kUnroll;
   const std::int64_t start = tile * blockIdx.x, rest = octets - start;
   drop_tile<T, kUnroll, kTriton>(x + 8 * start, y + 8 * start, static_cast<unsigned>(rest < tile ? rest : tile),
@@ -139,7 +147,7 @@ __global__ void __launch_bounds__(kStridedThreads)
       if (32 * i + lane >= first && 32 * i + lane < last) values[i] = f.load(at);
     }
     const std::uint64_t octet = (place.index + static_cast<std::uint64_t>(start + 8 * lane)) >> 3;
-    const std::uint32_t byte = keep_byte(mask.mask, mask.triton, mask.seed(place.row), octet);
+    const std::uint32_t byte = keep_byte(mask.mask, mask.triton, uniform(mask.seed(place.row)), octet);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
 #pragma unroll

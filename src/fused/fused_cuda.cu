@@ -9,7 +9,8 @@ namespace maskless::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;  // rows in flight a thread
+constexpr int kUnroll = 2;        // rows in flight a thread
+constexpr int kForwardSteps = 4;  // times that a thread takes so many
 
 /// How a matrix is cut: `lanes` threads of a block lie along columns, the others down rows.
 struct Cut {
@@ -42,41 +43,45 @@ struct ForwardParameters {
 };
 
 template <typename T, int kWidth, bool kDrop>
-__global__ void __launch_bounds__(kThreads) forward_kernel(ForwardParameters<T> p, int lanes) {
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 1) forward_kernel(ForwardParameters<T> p, int lanes) {
   const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x) * lanes + threadIdx.x % lanes) * kWidth;
   if (c >= p.matrix.cols) return;
   const Values<T, kWidth> bias = features<T, kWidth>(p.bias, c);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * (kThreads / lanes) * kUnroll;
   for (std::int64_t r0 = (static_cast<std::int64_t>(blockIdx.y) * (kThreads / lanes) + threadIdx.x / lanes) * kUnroll;
        r0 < p.matrix.rows; r0 += step) {
+    const int rest = p.matrix.rows - r0 < kUnroll ? static_cast<int>(p.matrix.rows - r0) : kUnroll;
     Columns<T, kWidth> x[kUnroll], residual[kUnroll];
+    const T* from = p.x + r0 * p.x_stride + c;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (r0 + u >= p.matrix.rows) continue;
-      x[u] = load_columns<T, kWidth>(p.x + (r0 + u) * p.x_stride + c);
-      if (p.residual != nullptr) residual[u] = load_columns<T, kWidth>(p.residual + (r0 + u) * p.residual_stride + c);
+    for (int u = 0; u < kUnroll; ++u, from += p.x_stride)
+      if (u < rest) x[u] = load_columns<T, kWidth>(from);
+    if (p.residual != nullptr) {
+      const T* other = p.residual + r0 * p.residual_stride + c;
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u, other += p.residual_stride)
+        if (u < rest) residual[u] = load_columns<T, kWidth>(other);
     }
+    T* y = p.y + r0 * p.y_stride + c;
+    const auto rows = [&](auto activation) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const std::int64_t r = r0 + u;
-      if (r >= p.matrix.rows) continue;
-      const Keep<T, kWidth, kDrop> keep(p.matrix, p.matrix.seed(r), r, c);
-      Values<T, kWidth> y = widen(x[u]);
+      for (int u = 0; u < kUnroll; ++u, y += p.y_stride) {
+        if (u >= rest) continue;
+        const Keep<T, kWidth, kDrop> keep(p.matrix, p.matrix.template seed<kWidth>(r0 + u), r0 + u, c);
+        Values<T, kWidth> v = widen(x[u]);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) y.v[j] = add(y.v[j], bias.v[j]);
-      if (p.activation != Activation::kIdentity) {
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) y.v[j] = activate<T>(p.activation, y.v[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) y.v[j] = keep.drop(y.v[j], j, p.matrix.scale);
-      if (p.residual != nullptr) {
+        for (int j = 0; j < kWidth; ++j) v.v[j] = activate<T>(activation.value, add(v.v[j], bias.v[j]));
+        if (p.residual == nullptr) {
+          store_columns(y, keep.drop_and_narrow(v, p.matrix.scale));
+          continue;
+        }
         const Values<T, kWidth> other = widen(residual[u]);
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) y.v[j] = add(other.v[j], y.v[j]);
+        for (int j = 0; j < kWidth; ++j) v.v[j] = add(other.v[j], keep.drop(v.v[j], j, p.matrix.scale));
+        store_columns(y, narrow(v));
       }
-      store_columns(p.y + r * p.y_stride + c, narrow(y));
-    }
+    };
+    visit_activation(p.activation, rows);
   }
 }
 
@@ -92,7 +97,8 @@ struct BackwardParameters {
 };
 
 template <typename T, int kWidth, bool kDrop>
-__global__ void __launch_bounds__(kThreads) backward_kernel(BackwardParameters<T> p, int lanes) {
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 1)
+    backward_kernel(BackwardParameters<T> p, int lanes) {
   using A = ArithmeticType<T>;
   __shared__ A shared[kThreads * kWidth];
   const int lane = threadIdx.x % lanes, slot = threadIdx.x / lanes, slots = kThreads / lanes;
@@ -104,33 +110,42 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardParameters<T
   const std::int64_t begin = blockIdx.y * p.rows_a_group;
   const std::int64_t end = begin + p.rows_a_group < p.matrix.rows ? begin + p.rows_a_group : p.matrix.rows;
   for (std::int64_t r0 = begin + slot * kUnroll; inside && r0 < end; r0 += slots * kUnroll) {
+    const int rest = end - r0 < kUnroll ? static_cast<int>(end - r0) : kUnroll;
     Columns<T, kWidth> dy[kUnroll], x[kUnroll];
+    const T* from = p.dy + r0 * p.dy_stride + c;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (r0 + u >= end) continue;
-      dy[u] = load_columns<T, kWidth>(p.dy + (r0 + u) * p.dy_stride + c);
-      if (active) x[u] = load_columns<T, kWidth>(p.x + (r0 + u) * p.x_stride + c);
+    for (int u = 0; u < kUnroll; ++u, from += p.dy_stride)
+      if (u < rest) dy[u] = load_columns<T, kWidth>(from);
+    if (active) {
+      const T* input = p.x + r0 * p.x_stride + c;
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u, input += p.x_stride)
+        if (u < rest) x[u] = load_columns<T, kWidth>(input);
     }
+    T* dx = p.dx + r0 * p.dx_stride + c;
+    const auto rows = [&](auto activation) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const std::int64_t r = r0 + u;
-      if (r >= end) continue;
-      const Keep<T, kWidth, kDrop> keep(p.matrix, p.matrix.seed(r), r, c);
-      Values<T, kWidth> g = widen(dy[u]);
+      for (int u = 0; u < kUnroll; ++u, dx += p.dx_stride) {
+        if (u >= rest) continue;
+        const Keep<T, kWidth, kDrop> keep(p.matrix, p.matrix.template seed<kWidth>(r0 + u), r0 + u, c);
+        Values<T, kWidth> g = widen(dy[u]);
+        if constexpr (activation.value == Activation::kIdentity) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) g.v[j] = keep.drop(g.v[j], j, p.matrix.scale);
-      if (active) {
-        const Values<T, kWidth> v = widen(x[u]);
+          for (int j = 0; j < kWidth; ++j) g.v[j] = keep.drop(g.v[j], j, p.matrix.scale);
+        } else {
+          const Values<T, kWidth> v = widen(x[u]);
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          const A derivative = activate_derivative<T>(p.activation, add(v.v[j], bias.v[j]));
-          g.v[j] = keep[j] ? g.v[j] * derivative : A(0);  // 0 where dropped, whatever the derivative
+          for (int j = 0; j < kWidth; ++j) {
+            const A derivative = activate_derivative<T>(activation.value, add(v.v[j], bias.v[j]));
+            g.v[j] = keep.select(keep.scaled(g.v[j], p.matrix.scale) * derivative, j);
+          }
         }
-      }
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) sum.v[j] += g.v[j];
-      store_columns(p.dx + r * p.dx_stride + c, narrow(g));
-    }
+        for (int j = 0; j < kWidth; ++j) sum.v[j] += g.v[j];
+        store_columns(dx, narrow(g));
+      }
+    };
+    visit_activation(p.activation, rows);
   }
   if (p.partial == nullptr) return;
 #pragma unroll
@@ -166,7 +181,7 @@ void forward(const char* op, const FusedForwardArgs& args, void* stream) {
                             args.y.stride};
   visit_kernel(by_eight<T>(args), args.mask.threshold != 0, [&](auto width, auto drop) {
     const Cut c = cut(ceil_div(args.cols, width.value));
-    const std::int64_t steps = ceil_div(args.rows, kThreads / c.lanes * kUnroll);
+    const std::int64_t steps = ceil_div(args.rows, kThreads / c.lanes * kUnroll * kForwardSteps);
     const dim3 grid(static_cast<unsigned>(c.blocks_along), static_cast<unsigned>(std::min<std::int64_t>(steps, 65535)));
     launch(op, forward_kernel<T, width.value, drop.value>, grid, kThreads, stream, p, c.lanes);
   });

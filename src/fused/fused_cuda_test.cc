@@ -62,6 +62,14 @@ TEST(FusedCuda, EqualsTheCpu) {
     }
 }
 
+/// A few cases that reach every kernel, for checkers that slow each access down.
+TEST(FusedCuda, Reduced) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  for (DType dtype : {DType::kBFloat16, DType::kFloat32})
+    for (std::int64_t cols : {33, 256, 1024, 2056, 4104})
+      check_case({5, cols, 0.1, Activation::kGelu, cols == 256 ? Norm::kRms : Norm::kLayer}, dtype, 3);
+}
+
 TEST(FusedCuda, SameBitsRunAfterRun) {
   MASKLESS_NEEDS_CUDA_DEVICE();
   const FusedCase c{4000, 1024, 0.1, Activation::kGelu};

@@ -31,14 +31,19 @@ __device__ inline Columns<T, kWidth> load_columns(const T* p) {
   return columns;
 }
 
+/// In assembly: the compiler cuts a plain store of words that were put together from halves into four again.
 template <typename T, int kWidth>
 __device__ inline void store_columns(T* p, const Columns<T, kWidth>& columns) {
   if constexpr (kWidth == 1) {
     *p = columns.element[0];
   } else {
 #pragma unroll
-    for (int q = 0; q < 8 / kVectorSize<T>; ++q)
-      reinterpret_cast<uint4*>(p)[q] = reinterpret_cast<const uint4*>(columns.element)[q];
+    for (int q = 0; q < 8 / kVectorSize<T>; ++q) {
+      const uint4 v = reinterpret_cast<const uint4*>(columns.element)[q];
+      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(reinterpret_cast<uint4*>(p) + q), "r"(v.x),
+                   "r"(v.y), "r"(v.z), "r"(v.w)
+                   : "memory");
+    }
   }
 }
 
@@ -96,8 +101,12 @@ struct FusedParameters {
   std::uint64_t first_index, row_index;
   ArithmeticType<T> scale;
 
+  /// Of row r, for kernels of single columns. The others have no row seeds: a seed from the parameters alone is known
+  /// to be common to all threads, and its round keys are made once.
+  template <int kWidth>
   __device__ std::uint64_t seed(std::int64_t r) const {
-    return row_seeds != nullptr ? row_seeds[r * row_seed_stride] : seed_of(mask);
+    if (kWidth == 1 && row_seeds != nullptr) return row_seeds[r * row_seed_stride];
+    return seed_of(mask);
   }
 };
 
@@ -129,13 +138,39 @@ struct Keep {
     if constexpr (!kDrop) return true;
     return (flags.word[j / 2] & (j % 2 == 0 ? 0x8000u : 0x80000000u)) != 0;
   }
-  /// dropout of a value. No product is contracted into a sum: equal to the CPU's.
-  __device__ ArithmeticType<T> drop(ArithmeticType<T> v, int j, ArithmeticType<T> scale) const {
+  __device__ ArithmeticType<T> select(ArithmeticType<T> v, int j) const {
+    return (*this)[j] ? v : ArithmeticType<T>(0);
+  }
+
+  /// v * scale, not to be contracted into a sum: equal to the CPU's.
+  __device__ ArithmeticType<T> scaled(ArithmeticType<T> v, ArithmeticType<T> scale) const {
     if constexpr (!kDrop) return v;
     if constexpr (sizeof(T) == 8) {
-      return (*this)[j] ? __dmul_rn(v, scale) : 0.0;
+      return __dmul_rn(v, scale);
     } else {
-      return (*this)[j] ? __fmul_rn(v, scale) : 0.0f;
+      return __fmul_rn(v, scale);
+    }
+  }
+
+  /// dropout of a value.
+  __device__ ArithmeticType<T> drop(ArithmeticType<T> v, int j, ArithmeticType<T> scale) const {
+    return select(scaled(v, scale), j);
+  }
+
+  /// dropout of all values, rounded. Pairs of 16 bits are masked together.
+  __device__ Columns<T, kWidth> drop_and_narrow(Values<T, kWidth> values, ArithmeticType<T> scale) const {
+    if constexpr (kDrop && kWidth > 1 && sizeof(T) == 2) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) values.v[j] = scaled(values.v[j], scale);
+      Columns<T, kWidth> columns = narrow(values);
+      auto* words = reinterpret_cast<std::uint32_t*>(columns.element);
+#pragma unroll
+      for (int j = 0; j < kWidth / 2; ++j) words[j] &= spread_flags(flags.word[j]);
+      return columns;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) values.v[j] = drop(values.v[j], j, scale);
+      return narrow(values);
     }
   }
 };
@@ -220,6 +255,18 @@ __device__ inline ArithmeticType<T> activate_derivative(Activation activation, A
   }
 }
 
+/// Calls f with the activation as a constant, so that the choice is made once for many values.
+template <typename F>
+__device__ inline void visit_activation(Activation activation, F&& f) {
+  switch (activation) {
+    case Activation::kRelu: return f(std::integral_constant<Activation, Activation::kRelu>{});
+    case Activation::kGelu: return f(std::integral_constant<Activation, Activation::kGelu>{});
+    case Activation::kGeluTanh: return f(std::integral_constant<Activation, Activation::kGeluTanh>{});
+    case Activation::kSilu: return f(std::integral_constant<Activation, Activation::kSilu>{});
+    default: return f(std::integral_constant<Activation, Activation::kIdentity>{});
+  }
+}
+
 template <typename A>
 __device__ inline A add(A a, A b) {
   if constexpr (sizeof(A) == 8) {
@@ -236,7 +283,7 @@ bool wide(const void* p, std::int64_t stride) {
 }
 template <typename T>
 bool wide_positions(const FusedArgs& args) {
-  return args.cols % 8 == 0 && args.first_index % 8 == 0 && args.row_index % 8 == 0;
+  return args.cols % 8 == 0 && args.first_index % 8 == 0 && args.row_index % 8 == 0 && args.mask.row_seeds == nullptr;
 }
 
 /// Calls f(width, drop) with std::integral_constants: whether columns go by eight, and whether there is any dropout.

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kForwardThreads) norm_kernel(NormParameters<T>
     x[q] = load_columns<T, 8>(p.x + r * p.x_stride + c);
     if (p.residual != nullptr) residual[q] = load_columns<T, 8>(p.residual + r * p.residual_stride + c);
   }
-  const std::uint64_t seed = p.matrix.seed(r);
+  const std::uint64_t seed = p.matrix.template seed<8>(r);
   Values<T, 8> s[kOctets];
   A total = 0;
 #pragma unroll
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kSlowThreads) norm_slow_kernel(NormParameters<
   __shared__ A shared[2][kSlowThreads / 32];
   const std::int64_t r = blockIdx.x;
   const int t = threadIdx.x;
-  const std::uint64_t seed = p.matrix.seed(r);
+  const std::uint64_t seed = p.matrix.template seed<1>(r);
   T* sum = p.sum + r * p.sum_stride;
   A total = 0, squares = 0;
   for (std::int64_t c = t; c < p.matrix.cols; c += kSlowThreads) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == kSmallBackward && sizeof
   for (std::int64_t r = static_cast<std::int64_t>(blockIdx.x) * slots + slot; r < p.matrix.rows;
        r += step, parity ^= 1) {
     load(r);
-    const std::uint64_t seed = p.matrix.seed(r);
+    const std::uint64_t seed = p.matrix.template seed<8>(r);
     const A mean = p.centred ? p.mean[r] : A(0), rstd = p.rstd[r];
     A first = 0, second = 0;
 #pragma unroll
@@ -308,7 +308,7 @@ struct NormGradients {
                            std::int64_t c) {
     using A = ArithmeticType<T>;
     const A mean = p.centred ? p.mean[r] : A(0), rstd = p.rstd[r];
-    const Keep<T, 1, true> keep(p.matrix, p.matrix.seed(r), r, c);
+    const Keep<T, 1, true> keep(p.matrix, p.matrix.template seed<1>(r), r, c);
     d = reference::widen(p.dy[r * p.dy_stride + c]);
     normal = (reference::widen(p.sum[r * p.sum_stride + c]) - mean) * rstd;
     ds = rstd * (d * features<T, 1>(p.weight, c, 1.0f).v[0] - means[2 * r] - normal * means[2 * r + 1]);

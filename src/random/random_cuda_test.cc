@@ -72,6 +72,20 @@ TEST(RandomCuda, EqualsTheCpuBitForBit) {
           }
 }
 
+/// For checkers that slow each access down.
+TEST(RandomCuda, Reduced) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  for (int kind = 0; kind < kKinds; ++kind)
+    for (bool transposed : {false, true}) {
+      const DType dtype = dtype_of(kind);
+      std::vector<char> expected(5 * 33 * dtype_size(dtype));
+      const DeviceMemory memory(expected);
+      draw(kind, view(expected.data(), dtype, 5, 33, transposed, 0, {}), {});
+      draw(kind, view(memory.data(), dtype, 5, 33, transposed, 0, kCuda), {});
+      ASSERT_EQ(memory.host(), expected) << "kind " << kind;
+    }
+}
+
 TEST(RandomCuda, AMillionNormalsEqualTheCpuBitForBit) {
   MASKLESS_NEEDS_CUDA_DEVICE();
   const std::int64_t n = 1'000'003;
