@@ -81,3 +81,12 @@ def test_dtensor_needs_a_seed(one_process):
     assert torch.equal(y.full_tensor(), mt.dropout(x.full_tensor(), 0.5, seed=1))
     compiled = torch.compile(lambda x: mt.dropout(x, 0.5, seed=1), backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(x).full_tensor(), mt.dropout(x.full_tensor(), 0.5, seed=1))
+
+
+@pytest.mark.parametrize("command", [["bench/torch_model.py", "--steps=2", "--seeds=1"]])
+def test_bench_runs(command):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0 and "ours" in done.stdout, done.stdout + done.stderr
