@@ -115,18 +115,34 @@ def _pieces(grads: Any) -> list[Any]:
 
 
 def _project_tensors(projection: Projection, pieces: list[Any]) -> Any:
-    """Tensors on the CPU by way of NumPy's view of their memory."""
-    import torch
-
-    first = pieces[0]
-    if first.device.type != "cpu":
-        raise ValueError(f"project: grads must be on the cpu, got {first.device}")
-    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
-    out = torch.zeros((first.shape[0], projection.n_components), dtype=dtype)
-    offset = 0
+    """Tensors where they are, by the PyTorch operations; without those, CPU tensors as NumPy sees them."""
+    first, offset = pieces[0], 0
+    try:
+        from maskless.torch import project
+    except ImportError as error:
+        if first.device.type != "cpu":
+            raise RuntimeError(
+                f"project: grads on {first.device} need maskless's PyTorch operations: {error}"
+            ) from error
+        arrays = [piece.detach().float() if piece.element_size() < 4 else piece.detach() for piece in pieces]
+        out = first.new_zeros((first.shape[0], projection.n_components), dtype=arrays[0].dtype)
+        for array in arrays:
+            projection.apply(array.numpy(), column_offset=offset, out=out.numpy(), accumulate=True)
+            offset += array.shape[1]
+        return out.to(first.dtype)
+    total = None
     for piece in pieces:
-        values = piece.detach()
-        values = values if values.dtype == dtype else values.to(dtype)
-        projection.apply(values.numpy(), column_offset=offset, out=out.numpy(), accumulate=True)
+        y = project(
+            piece.detach(),
+            projection.n_components,
+            kind=projection.kind,
+            nonzeros=projection.nonzeros,
+            density=projection.density,
+            seed=projection.seed,
+            stream=projection.stream,
+            column_offset=offset,
+        )
+        total = y if total is None else total + y
         offset += piece.shape[1]
-    return out.to(first.dtype)
+    assert total is not None
+    return total.to(first.dtype)

@@ -255,3 +255,13 @@ def test_projector_has_the_shape_of_attribution_code():
     assert np.allclose(dense.project(g[:2]), Projection(64, 5000, kind="signs", seed=3).apply(g[:2]), atol=1e-4)
     with pytest.raises(ValueError, match="grads must have 5000 coordinates, got 4999"):
         projector.project(g[:, 1:])
+
+
+def test_projector_takes_tensors():
+    torch = pytest.importorskip("torch")
+    g = torch.randn(6, 3000, generator=torch.Generator().manual_seed(1))
+    projector = maskless.Projector(3000, 128, seed=3)
+    y = projector.project({"a": g[:, :1000].reshape(6, 10, 100), "b": g[:, 1000:]}, model_id=1)
+    assert isinstance(y, torch.Tensor) and y.dtype == torch.float32
+    assert np.allclose(y.numpy(), Projection(128, 3000, seed=3, stream=1).apply(g.numpy()), atol=1e-4)
+    assert projector.project(g.bfloat16(), 1).dtype == torch.bfloat16
