@@ -6,7 +6,7 @@
 Every time is the median over repetitions of several calls one after another between two events, on rotating buffers
 that exceed the caches where the size allows it, divided by the calls; calls that move less than 64 MiB are in a CUDA
 graph. So no host time is in them, and every peer is timed alike. Results are checked before they are timed. Peers:
-torch's F.dropout and torch.compile of it, the two kernels of Triton's low-memory-dropout tutorial as their readers write
+torch's F.dropout and torch.compile of it, the two kernels of Triton's low-memory-dropout tutorial as readers write
 them, Helion where it is installed.
 """
 
@@ -184,7 +184,7 @@ class Bench:
     ) -> float | None:
         try:
             ms = timed(runs, moved < GRAPH_BELOW)
-        except Exception as error:  # noqa: BLE001: a peer that cannot run is named, and the others go on
+        except Exception as error:  # a peer that cannot run is named, and the others go on
             print(f"{section} {name}: not timed: {repr(error)[:160]}", flush=True)
             self.rows.append({"section": section, "name": name, "error": repr(error)[:160], **more})
             torch.cuda.synchronize()
@@ -492,7 +492,7 @@ def main() -> None:
     error = ""
     try:
         bench.run(args.sections.split(","))
-    except Exception as failure:  # noqa: BLE001: what was measured is written in any case
+    except Exception as failure:  # what was measured is written in any case
         error = repr(failure)
         print("stopped by", error)
     driver = subprocess.run(
