@@ -7,8 +7,9 @@
 
 using namespace maskless;
 
-/// what: 0 forward (y), 1 dx, 2 dweight. dtype: 0 float16, 1 bfloat16, 2 float32, 3 float64. x (rows, inputs), w (outputs,
-/// inputs), y and dy (passes, rows, outputs), all contiguous on device 0. Returns 0, or 1 and a line on stderr.
+/// what: 0 forward (y), 1 dx, 2 dweight. dtype: 0 float16, 1 bfloat16, 2 float32, 3 float64. x (rows, inputs), w
+/// (outputs, inputs), y and dy (passes, rows, outputs), all contiguous on device 0. Returns 0, or 1 and a line on
+/// stderr.
 extern "C" __attribute__((visibility("default"))) int maskless_dropconnect(int what, int dtype, std::int64_t passes,
                                                                            std::int64_t rows, std::int64_t outputs,
                                                                            std::int64_t inputs, const void* x,

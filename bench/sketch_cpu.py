@@ -1,4 +1,4 @@
-"""How fast is RandomProjection on the CPU beside scikit-learn's SparseRandomProjection, and how much memory does it take?
+"""How fast is RandomProjection on the CPU beside scikit-learn's SparseRandomProjection, and in how much memory?
 
 fit and transform of 64 rows of 1,000,000 float32 features to 1,024 components, in turns in one process; medians.
 Distances are checked first. Run it with the package installed: python3 bench/sketch_cpu.py [--out FILE.json]

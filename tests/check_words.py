@@ -15,7 +15,7 @@ FORBIDDEN = {
     r"\b(FIXME|XXX)\b": "an unfinished mark",
     r"\bTODO\b": "an unfinished mark (open an issue, or do it)",
     r"(?i)\blorem ipsum\b": "a placeholder",
-    r"(?i)\bas an ai\b|\blanguage model\b": "words about the author",
+    r"(?i)\bas an? (ai|(large )?language model)\b": "words about the author",
     r"<<<<<<<|>>>>>>>": "an unresolved merge",
 }
 SELF = "tests/check_words.py"
