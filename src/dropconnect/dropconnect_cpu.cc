@@ -36,7 +36,7 @@ inline constexpr std::int64_t kBlock = 128;  // inputs of one Philox call
 template <typename D>
 HWY_INLINE hn::Vec<D> masked_mul_add(D, hn::Vec<D> x, const hn::TFromD<D>* w, hn::Vec<D> acc, const std::uint64_t* bits,
                                      int first) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(bits) + first / 8;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(bits) + (first / 8 ^ 4);
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
     std::uint16_t mask;
     std::memcpy(&mask, bytes, sizeof mask);
@@ -174,7 +174,7 @@ HWY_INLINE void forward_micro(Panel<S> x, Panel<S> w, const GroupBits* bits, std
         for (int j = 0; j < kMicroOutputs; ++j) {
           const auto* words =
               reinterpret_cast<const std::uint32_t*>(&bits[i * kChunkBlocks + b].word[word / 64][n + j]);
-          const auto mask = word_lanes(d, words[word / 32 % 2]);
+          const auto mask = word_lanes(d, words[1 - word / 32 % 2]);
           for (int k = 0; k < 32; k += kLanes)
             acc[i][j] = masked_mul_add(d, hn::Load(d, xb + i * x.pitch + word + k), wb + j * w.pitch + word + k,
                                        acc[i][j], mask, k);
@@ -293,7 +293,7 @@ HWY_INLINE void gradient_micro(const S* v, const S* s, const GroupBits* bits, bo
         for (int j0 = 0; j0 < kStep; j0 += kPerWord) {
           const int k = k0 + j0 * kLanes;
           const auto* halves = reinterpret_cast<const std::uint32_t*>(words + k / 64 * kGroupCalls);
-          const auto mask = word_lanes(d, halves[k / 32 % 2]);
+          const auto mask = word_lanes(d, halves[1 - k / 32 % 2]);
           for (int j = j0; j < j0 + kPerWord && j < kStep; ++j)
             sums[i][j] =
                 masked_mul_add(d, factor, v + b * kBlock + k0 + j * kLanes, sums[i][j], mask, (k0 + j * kLanes) % 32);

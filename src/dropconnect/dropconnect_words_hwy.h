@@ -22,14 +22,15 @@ namespace HWY_NAMESPACE {
 inline constexpr int kGroupCalls = 16;  // outputs drawn together
 inline constexpr int kVectors = kGroupCalls / static_cast<int>(kCalls);
 
-/// Keep bits of one m, 16 n and 128 inputs: input k is bit k & 63 of word[k >> 6][n].
+/// Keep bits of one m, 16 n and 128 inputs: input k is bit (k & 63) ^ 32 of word[k >> 6][n]. The halves are swapped, as
+/// a Philox round's product has them: word 1 comes out of its low half.
 struct alignas(64) GroupBits {
   std::uint64_t word[2][kGroupCalls];
 };
 
 /// The keys of ten rounds, one in every lane: read from memory by the instruction that uses them.
 struct KeyLanes {
-  V64 k0[10], k1[10];
+  V64 k0[9], k1[9], last0, last1;  // the last round's in the high half
 };
 
 struct WordsPlan {
@@ -44,10 +45,12 @@ inline WordsPlan make_plan(std::uint64_t seed, std::uint64_t threshold, std::uin
   const D64 d;
   const Words2 key = philox_key(seed);
   KeyLanes keys;
-  for (std::uint32_t r = 0; r < 10; ++r) {
+  for (std::uint32_t r = 0; r < 9; ++r) {
     keys.k0[r] = hn::Set(d, key.w[0] + r * kPhiloxW0);
     keys.k1[r] = hn::Set(d, key.w[1] + r * kPhiloxW1);
   }
+  keys.last0 = hn::Set(d, std::uint64_t{key.w[0] + 9 * kPhiloxW0} << 32);
+  keys.last1 = hn::Set(d, std::uint64_t{key.w[1] + 9 * kPhiloxW1} << 32);
   return {keys,
           key.w[0],
           key.w[1],
@@ -139,11 +142,10 @@ HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const Block
       c[v].c2 = xor3(hn::ShiftRight<32>(a), c[v].c3, plan.keys.k1[r]);
       c[v].c3 = a;
     }
-  const V64 low = hn::Set(d, 0xFFFFFFFFu);
-  for (int v = 0; v < N; ++v) {  // the last round assembles words 0, 1 and words 2, 3
+  for (int v = 0; v < N; ++v) {  // the last round: words 1 and 0, and words 3 and 2, in the halves of a lane
     const V64 a = mul_low(m0, c[v].c0), b = mul_low(m1, c[v].c2);
-    w01[v] = xor3(swap_words(b), hn::And(c[v].c1, low), plan.keys.k0[9]);
-    w23[v] = xor3(swap_words(a), hn::And(c[v].c3, low), plan.keys.k1[9]);
+    w01[v] = xor3(b, hn::ShiftLeft<32>(c[v].c1), plan.keys.last0);
+    w23[v] = xor3(a, hn::ShiftLeft<32>(c[v].c3), plan.keys.last1);
   }
 }
 
@@ -169,6 +171,47 @@ struct Decision {
   }
 };
 
+#if HWY_TARGET == HWY_AVX3
+/// After plane `first` about 6 of 16 calls have bits that are open: these go on in one vector, if they fit.
+HWY_INLINE void finish_together(const WordsPlan& plan, const Pairs& pairs, const BlockPart* parts, RowPart* rows,
+                                int first, int& made, int v0, Decision (&decision)[2]) {
+  const auto open_lanes = [](const Decision& d) {
+    return _mm512_test_epi64_mask(_mm512_or_si512(d.open01.raw, d.open23.raw), _mm512_set1_epi64(-1));
+  };
+  const __mmask8 a = open_lanes(decision[0]), b = open_lanes(decision[1]);
+  const int count_a = __builtin_popcount(a), count = count_a + __builtin_popcount(b);
+  if (count == 0 || count > 8) return;
+  const auto upper = static_cast<__mmask8>(0xFFu << count_a);  // where b's calls go
+  const auto join = [&](V64 of_a, V64 of_b) {
+    return V64{_mm512_mask_expand_epi64(_mm512_maskz_compress_epi64(a, of_a.raw), upper,
+                                        _mm512_maskz_compress_epi64(b, of_b.raw))};
+  };
+  const PairVector* two = pairs.vector + v0;
+  PairVector pair;
+  pair.low = join(two[0].low, two[1].low);
+  pair.high = hn::ShiftRight<32>(pair.low);
+  const V64 zero = hn::Zero(D64());
+  Decision rest = {join(decision[0].open01, decision[1].open01), join(decision[0].open23, decision[1].open23), zero,
+                   zero};
+  int q = first;
+  do {
+    if (q == made) rows[made++] = make_row_part(plan, parts[q], pairs.sample_low);
+    V64 w01, w23;
+    plane<1>(plan, &pair, parts[q], rows[q], &w01, &w23);
+    rest.add(w01, w23, (plan.threshold >> (31 - q) & 1u) != 0);
+  } while (++q < plan.planes && !rest.done());
+  const auto part_of_a = [&](V64 v) { return V64{_mm512_maskz_expand_epi64(a, v.raw)}; };
+  const auto part_of_b = [&](V64 v) {
+    return V64{_mm512_maskz_expand_epi64(b, _mm512_maskz_compress_epi64(upper, v.raw))};
+  };
+  const V64 keep01 = hn::Or(rest.keep01, rest.open01), keep23 = hn::Or(rest.keep23, rest.open23);
+  decision[0] = {zero, zero, hn::Or(decision[0].keep01, part_of_a(keep01)),
+                 hn::Or(decision[0].keep23, part_of_a(keep23))};
+  decision[1] = {zero, zero, hn::Or(decision[1].keep01, part_of_b(keep01)),
+                 hn::Or(decision[1].keep23, part_of_b(keep23))};
+}
+#endif
+
 /// Keep bits of 16 outputs in the block of `parts`.
 HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, const BlockPart* parts, GroupBits& out) {
   const D64 d;
@@ -189,6 +232,9 @@ HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, const Block
       const bool one = (plan.threshold >> (31 - q) & 1u) != 0;
       for (int v = 0; v < kTogether; ++v) decision[v].add(w01[v], w23[v], one);
     }
+#if HWY_TARGET == HWY_AVX3
+    if (plan.planes > first) finish_together(plan, pairs, parts, rows, first, made, v0, decision);
+#endif
     for (int v = 0; v < kTogether; ++v) {
       for (int q = first; q < plan.planes && !decision[v].done(); ++q) {
         if (q == made) rows[made++] = make_row_part(plan, parts[q], pairs.sample_low);
