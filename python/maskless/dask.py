@@ -69,7 +69,9 @@ def project_transpose(y: Any, projection: Projection, chunks: int | tuple[int, .
 
     ``chunks`` is how the columns of the result are cut, as dask takes it.
     """
-    import dask.array as da
+    import dask.array
+
+    da: Any = dask.array  # its functions have no types
 
     if y.ndim != 2 or y.shape[1] != projection.n_components:
         raise ValueError(f"project_transpose: y must have shape (samples, {projection.n_components}), got {y.shape}")

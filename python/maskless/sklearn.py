@@ -60,7 +60,7 @@ class RandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self,
         n_components: Any = "auto",
         *,
-        kind: str = "sjlt",
+        kind: Any = "sjlt",
         nonzeros: int = 4,
         density: Any = "auto",
         eps: float = 0.1,
