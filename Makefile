@@ -79,7 +79,8 @@ all: configure  ## everything: library, program, tests, examples, benchmarks, Py
 export PYTHONPATH := $(abspath $(BUILD)/python)
 export MASKLESS_CLI := $(abspath $(BUILD)/maskless)
 
-demo: all  ## the guided tour, on real images; leaves build/demo/index.html
+demo: configure  ## the guided tour, on real images; leaves build/demo/index.html
+	@cmake --build $(BUILD) -j $(JOBS) --target maskless_cli maskless_python
 	@$(BUILD)/maskless demo
 	@$(VENV)/bin/python examples/tour.py --out $(BUILD)/demo
 
