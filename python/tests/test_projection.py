@@ -1,6 +1,7 @@
 """Projections against float64 products with their own matrix, and against the independent statement of its bits."""
 
 import importlib.util
+import os
 import pickle
 from pathlib import Path
 
@@ -258,10 +259,20 @@ def test_projector_has_the_shape_of_attribution_code():
 
 
 def test_projector_takes_tensors():
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.version")  # of PyTorch itself, not of a folder beside this file
+    import torch
+
     g = torch.randn(6, 3000, generator=torch.Generator().manual_seed(1))
     projector = maskless.Projector(3000, 128, seed=3)
     y = projector.project({"a": g[:, :1000].reshape(6, 10, 100), "b": g[:, 1000:]}, model_id=1)
     assert isinstance(y, torch.Tensor) and y.dtype == torch.float32
     assert np.allclose(y.numpy(), Projection(128, 3000, seed=3, stream=1).apply(g.numpy()), atol=1e-4)
     assert projector.project(g.bfloat16(), 1).dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(os.environ.get("MASKLESS_SLOW_TESTS", "0") in ("", "0"), reason="a minute: MASKLESS_SLOW_TESTS=1")
+def test_more_than_2_to_32_elements():
+    x = RNG.standard_normal((1, 1 << 20)).astype(np.float32)
+    p = Projection(8, 1 << 20, nonzeros=1, seed=1)
+    y = p.apply(np.broadcast_to(x, ((1 << 12) + 3, 1 << 20)))  # 4,297 million elements of one row in memory
+    assert (y == y[0]).all() and np.allclose(y[0], p.apply(x)[0], rtol=1e-3, atol=0.1)

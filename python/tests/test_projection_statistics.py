@@ -124,9 +124,9 @@ def test_iid_signs(density):
 
 
 def test_no_two_rows_of_dense_signs_coincide_in_a_window():
-    s = np.sign(Projection(1024, 1024, kind="signs", seed=10).toarray())
+    s = np.sign(Projection(4096, 1024, kind="signs", seed=10).toarray(np.float32))
     for first in range(0, 1024, 256):
         gram = s[:, first : first + 256] @ s[:, first : first + 256].T
-        pairs = gram[np.triu_indices(1024, 1)] / 16
+        pairs = gram[np.triu_indices(4096, 1)] / 16
         assert np.abs(pairs).max() < 16  # never equal, never opposite
         assert abs(pairs.var() - 1) < 0.05
