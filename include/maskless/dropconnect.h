@@ -19,8 +19,7 @@ struct DropconnectOptions {
   Seed seed = {};
   std::uint32_t stream = 0;  ///< call site (layer), below 2^24
   bool scale = true;         ///< multiply the product by 1 / (1 - p)
-  bool shared =
-      false;  ///< one mask for the whole batch, that of sample 0: not DropConnect, but cheaper to reason about
+  bool shared = false;       ///< one mask for the whole batch, that of sample 0; this is not DropConnect
 
   /// Monte-Carlo passes over the same x, each with its own masks; 0: none, y has the shape (*, out_features). With S
   /// passes y and dy have the shape (S, *, out_features) and pass s of row m has the position
@@ -51,7 +50,9 @@ void dropconnect(const ConstTensorView& x, const ConstTensorView& weight, const 
 /// dx[m, k] = scale * sum_n dy[m, n] weight[n, k] D[m, n, k], dweight[n, k] = scale * sum_m dy[m, n] x[m, k] D[m, n,
 /// k], dbias[n] = sum_m dy[m, n]; with options.samples = S, the sums run over the passes too.
 ///
-/// dy: y's shape; dx: x's; dweight: weight's; dbias: (out_features,). Dtypes, strides, memory and determinism as above.
+/// dy: y's shape; dx: x's; dweight: weight's; dbias: (out_features,). Dtypes, strides, memory and determinism as above,
+/// but for dweight and dbias two strides must walk the rows and passes (of x and dy alike); else an Error asks for
+/// contiguous ones.
 void dropconnect_backward(const ConstTensorView& dy, const ConstTensorView& x, const ConstTensorView& weight,
                           const TensorView* dx, const TensorView* dweight, const TensorView* dbias,
                           const DropconnectOptions& options, const Execution& execution = {});
