@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -65,12 +67,29 @@ def _keeps_nothing() -> bool:
     return torch._functorch.config.activation_memory_budget == 0
 
 
+def _in_compiled_checkpoint() -> bool:
+    """Whether torch.compile is tracing a checkpointed region, for versions of torch that set its marks over ours."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12):
+        return False
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(os.path.join("_higher_order_ops", "wrap.py")):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 def _advance(state: Tensor) -> Tensor:
     """The operation `advance`. The seed must be kept: backward could only read a state that has moved on."""
     if _keeps_nothing():
         raise RuntimeError(
             "maskless: with activation_memory_budget = 0 torch.compile keeps nothing for backward, not even the seed "
             "of a module of (seed, step) state; use a budget above 0, or maskless.torch.dropout with a seed"
+        )
+    if _in_compiled_checkpoint():
+        raise RuntimeError(
+            "maskless: this version of torch recomputes the seed of a module of (seed, step) state inside a compiled "
+            "checkpoint, from a state that has moved on; use maskless.torch.dropout with a seed, or a layer without one"
         )
     with _recomputation(CheckpointPolicy.MUST_SAVE), torch.no_grad():
         seed = torch.add(state[0], state[1], alpha=_GOLDEN_SIGNED)

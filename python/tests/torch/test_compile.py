@@ -90,7 +90,11 @@ def test_checkpoint(device, seed, preserve):
     )
     for step in range(3):
         x = torch.ones(512, device=device, requires_grad=True)
-        y = compiled(x)
+        try:
+            y = compiled(x)
+        except Exception as error:  # torch 2.12 and later: an error, never a wrong gradient
+            assert seed is not None and "inside a compiled checkpoint" in str(error)
+            return
         y.sum().backward()
         assert torch.equal(x.grad, 2 * y)
         if seed is not None:
