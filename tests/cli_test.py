@@ -746,7 +746,8 @@ class LargeFiles(CommandLine):
         self.assert_same_bits(np.array(tail), np.where(kept, np.float16(2), np.float16(0)))
 
     def test_memory_does_not_grow_with_the_file(self):
-        self.check(100_000_000, 64 << 20)
+        sanitized = os.environ.get("MASKLESS_SANITIZE")  # its bookkeeping counts too: still less than either file
+        self.check(100_000_000, 160 << 20 if sanitized else 64 << 20)
 
     @unittest.skipUnless(SLOW, "MASKLESS_SLOW_TESTS=1 runs it")
     def test_beyond_two_to_the_31_elements(self):
