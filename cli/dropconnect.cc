@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "maskless/runtime.h"
 #include "npy.h"
 #include "options.h"
+#include "print_json.h"
 
 namespace maskless::cli {
 namespace {
@@ -141,9 +143,14 @@ struct ForwardCommand {
     Json json = options.record("dropconnect", in.view().dtype, device, seconds_since(start));
     json["output"] = y;
     json["shape"] = shape;
-    std::cout << json.dump() << "\n";
+    print_json(json);
   }
 };
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code none;
+  return std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
+}
 
 struct BackwardCommand {
   LayerOptions options;
@@ -152,6 +159,8 @@ struct BackwardCommand {
   void run() const {
     const auto start = Clock::now();
     if (dx.empty() && dw.empty() && dbias.empty()) throw CliError("one of --dx, --dw and --dbias is required");
+    for (const auto& [a, b] : {std::pair{&dx, &dw}, {&dx, &dbias}, {&dw, &dbias}})
+      if (!a->empty() && same_file(*a, *b)) throw CliError("--dx, --dw and --dbias must be different files, got " + *b);
     const Device device = choose_device(options.run.device);
     const Operand in(x, options.as_dtype, device), weight(w, options.as_dtype, device),
         gradient(dy, options.as_dtype, device);
@@ -165,8 +174,7 @@ struct BackwardCommand {
                                    options.dropconnect(), options.run.execution());
     for (auto* out : {&out_x, &out_w, &out_b})
       if (*out) (*out)->finish();
-    if (options.run.json)
-      std::cout << options.record("dropconnect-backward", dtype, device, seconds_since(start)).dump() << "\n";
+    if (options.run.json) print_json(options.record("dropconnect-backward", dtype, device, seconds_since(start)));
   }
 };
 

@@ -2,7 +2,6 @@
 #include "maskless/dropout.h"
 
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "npy.h"
 #include "options.h"
 #include "pieces.h"
+#include "print_json.h"
 #include "progress.h"
 
 namespace maskless::cli {
@@ -179,8 +179,7 @@ struct DropoutCommand {
       progress.advance(bytes);
     });
     output.commit();
-    if (mask.run.json)
-      std::cout << record("dropout", mask, out, dtype, header.shape, device, watch.seconds()).dump() << "\n";
+    if (mask.run.json) print_json(record("dropout", mask, out, dtype, header.shape, device, watch.seconds()));
   }
 };
 
@@ -215,7 +214,7 @@ struct MaskCommand {
     if (mask.run.json) {
       auto json = record("mask", mask, out, dtype, file_shape, device, watch.seconds());
       json["packed"] = packed;
-      std::cout << json.dump() << "\n";
+      print_json(json);
     }
   }
 
@@ -249,6 +248,7 @@ struct MaskCommand {
   }
 
   void write_bits(const Mask& the_mask, Device device, std::int64_t size, NpyOutput& output, Progress& progress) const {
+    if (size == 0) return;
     // A piece must end on a byte: 8 rows at a time if the rows have their own seeds.
     const bool by_rows = the_mask.by_rows();
     const std::int64_t unit = by_rows ? std::max<std::int64_t>(8 * shape[1], 1) : 8;

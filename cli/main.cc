@@ -67,22 +67,25 @@ std::string command_name(const CLI::App& app) {
 }
 
 int fail(const CLI::App& app, std::string line) {
-  for (char& c : line)
-    if (c == '\n') c = ' ';
+  for (char& c : line)  // one line, and no control sequence out of a file
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7F') c = ' ';
   std::cerr << command_name(app) << ": " << line << "\n";
   return 2;
 }
 
 int run(CLI::App& app, int argc, char** argv) {
   try {
-    app.parse(argc, argv);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::Success& asked) {  // --help, --version
+      app.exit(asked);
+    }
     std::cout.flush();
-    if (!std::cout) throw CliError("standard output cannot be written");
+    if (!std::cout || std::ferror(stdout) != 0) throw CliError("standard output cannot be written");
     return 0;
   } catch (const CLI::RuntimeError& status) {  // a command that ran and found something wrong
     return status.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return fail(app, std::string(error.what()) + " (see " + command_name(app) + " --help)");
   } catch (const Error& error) {
     return fail(app, error.argument() + " " + error.rule() + (error.value().empty() ? "" : ", got " + error.value()));

@@ -9,9 +9,9 @@
 #include <atomic>
 #include <climits>
 #include <csignal>
-#include <cstdlib>
+#include <filesystem>
 #include <limits>
-#include <memory>
+#include <system_error>
 
 #include "cli_error.h"
 
@@ -42,6 +42,17 @@ void on_bus_error(int) {
   _exit(2);
 }
 
+/// Where a path leads: symbolic links followed at its end, also to a file that is not there yet.
+std::string follow_links(const std::string& path) {
+  std::filesystem::path at = path;
+  std::error_code none;
+  for (int links = 0; std::filesystem::is_symlink(at, none); ++links) {
+    if (links == 40) fail_system(path, "cannot be written", ELOOP);  // Linux follows as many
+    at = at.parent_path() / std::filesystem::read_symlink(at, none);
+  }
+  return at.string();
+}
+
 std::string directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
   if (slash == std::string::npos) return "./";
@@ -53,7 +64,7 @@ std::string directory_of(const std::string& path) {
 void install_signal_handlers() {
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
-  for (int s : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU}) {
     struct sigaction old = {};
     sigaction(s, nullptr, &old);
     if (old.sa_handler != SIG_IGN) sigaction(s, &action, nullptr);  // nohup stays nohup
@@ -63,12 +74,11 @@ void install_signal_handlers() {
   signal(SIGXFSZ, SIG_IGN);  // a file size limit is then a write error like a full disk
 }
 
-OutputFile::OutputFile(const std::string& target) : shown_(target), target_(target) {
+OutputFile::OutputFile(const std::string& target) : shown_(target) {
   if (target.empty()) throw CliError("the output needs a file name, got ''");
-  const std::unique_ptr<char, decltype(&std::free)> real(realpath(target.c_str(), nullptr), &std::free);
-  if (real != nullptr) target_ = real.get();
+  target_ = follow_links(target);
   struct stat status = {};
-  const bool exists = stat(target_.c_str(), &status) == 0;
+  const bool exists = stat(target.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode)) throw CliError(shown_ + ": is a directory, not a file to write");
   if (exists && !S_ISREG(status.st_mode)) throw CliError(shown_ + ": is not a regular file");
   if (exists && access(target_.c_str(), W_OK) != 0) fail_system(shown_, "cannot be written");

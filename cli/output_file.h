@@ -1,5 +1,5 @@
 // An output file that is whole or not there: written under a temporary name in the target's directory, renamed over the
-// target by commit(), removed by the destructor, and on SIGINT, SIGTERM and SIGHUP.
+// target by commit(), removed by the destructor, and on signals that end the program.
 #ifndef MASKLESS_CLI_OUTPUT_FILE_H_
 #define MASKLESS_CLI_OUTPUT_FILE_H_
 

@@ -13,6 +13,7 @@
 #include "maskless/sketch.h"
 #include "npy.h"
 #include "options.h"
+#include "print_json.h"
 #include "progress.h"
 #include "sparse_files.h"
 
@@ -68,7 +69,7 @@ struct ProjectCommand {
     json["column_offset"] = column_offset;
     json["transpose"] = transpose;
     json["seconds"] = seconds;
-    std::cout << json.dump() << "\n";
+    print_json(json);
   }
 
  private:
@@ -88,7 +89,7 @@ struct ProjectCommand {
     if (app.count("--samples") == 0) throw CliError("--suggest needs --samples: how many points there are");
     const std::int64_t k = min_components(static_cast<std::int64_t>(samples), eps);
     if (run_options.json) {
-      std::cout << nlohmann::ordered_json{{"samples", samples}, {"eps", eps}, {"n_components", k}}.dump() << "\n";
+      print_json({{"samples", samples}, {"eps", eps}, {"n_components", k}});
     } else {
       std::cout << k << "\n";
     }

@@ -2,7 +2,6 @@
 #include "maskless/random.h"
 
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "npy.h"
 #include "options.h"
 #include "pieces.h"
+#include "print_json.h"
 #include "progress.h"
 
 namespace maskless::cli {
@@ -102,7 +102,7 @@ struct RandomCommand {
       json["low"] = low;
       json["high"] = high;
     }
-    std::cout << json.dump() << "\n";
+    print_json(json);
   }
 };
 

@@ -48,8 +48,13 @@ class Lines {
     if (!text.empty() && text.front() == '+') text.remove_prefix(1);
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size())
-      fail("must have " + std::string(what) + ", got '" + std::string(text) + "'");
+      fail("must have " + std::string(what) + ", got '" + std::string(text.substr(0, 60)) + "'");
     return value;
+  }
+  /// The rest of the line must be empty.
+  void end() {
+    if (const std::string_view more = word(); !more.empty())
+      fail("must end there, got '" + std::string(more.substr(0, 60)) + "'");
   }
 
  private:
@@ -117,11 +122,13 @@ SparseRows read_matrix_market(const MappedFile& file) {
   SparseRows m;
   m.rows = lines.number<std::int64_t>(word, "the number of rows");
   m.cols = lines.number<std::int64_t>(lines.word(), "the number of columns");
-  if (m.rows < 0 || m.cols < 0 || (m.cols > 0 && m.rows > INT64_MAX / 16 / m.cols && dense))
+  constexpr std::int64_t kMost = INT64_MAX / 16;  // entries, and rows
+  if (m.rows < 0 || m.cols < 0 || m.rows > kMost || (m.cols > 0 && m.rows > kMost / m.cols && dense))
     lines.fail("must have a size that is possible");
   if ((symmetric || skew) && m.rows != m.cols) lines.fail("must have as many rows as columns: the matrix is symmetric");
   const std::int64_t entries =
       dense ? m.rows * m.cols : lines.number<std::int64_t>(lines.word(), "the number of entries");
+  lines.end();
 
   struct Entry {
     std::int64_t row, column;
@@ -132,9 +139,10 @@ SparseRows read_matrix_market(const MappedFile& file) {
   std::int64_t read = 0, next_row = 0, next_column = 0;  // of a dense matrix: columns one after the other
   const std::int64_t expected = dense && (symmetric || skew) ? m.rows * (m.rows + (skew ? -1 : 1)) / 2 : entries;
   if (dense && skew) next_row = 1;
-  while (read < expected && lines.next()) {
+  while (lines.next()) {
     word = lines.word();
     if (word.empty() || word.front() == '%') continue;
+    if (read == expected) lines.fail("must be the end: all " + std::to_string(expected) + " entries were there");
     Entry e{next_row, next_column, 1};
     if (dense) {
       e.value = lines.number<double>(word, "a number");
@@ -143,13 +151,15 @@ SparseRows read_matrix_market(const MappedFile& file) {
         next_row = symmetric ? next_column : skew ? next_column + 1 : 0;
       }
     } else {
-      e.row = lines.number<std::int64_t>(word, "a row") - 1;
-      e.column = lines.number<std::int64_t>(lines.word(), "a column") - 1;
+      e.row = lines.number<std::int64_t>(word, "a row");
+      e.column = lines.number<std::int64_t>(lines.word(), "a column");
       if (!pattern) e.value = lines.number<double>(lines.word(), "a number");
-      if (e.row < 0 || e.row >= m.rows || e.column < 0 || e.column >= m.cols)
-        lines.fail("must be within the matrix, got row " + std::to_string(e.row + 1) + ", column " +
-                   std::to_string(e.column + 1));
+      if (e.row < 1 || e.row > m.rows || e.column < 1 || e.column > m.cols)
+        lines.fail("must be within the matrix, got row " + std::to_string(e.row) + ", column " +
+                   std::to_string(e.column));
+      --e.row, --e.column;
     }
+    lines.end();
     all.push_back(e);
     if ((symmetric || skew) && e.row != e.column) all.push_back({e.column, e.row, skew ? -e.value : e.value});
     ++read;
@@ -174,7 +184,7 @@ SparseRows read_matrix_market(const MappedFile& file) {
 SparseRows read_svmlight(const MappedFile& file, bool zero_based, std::int64_t cols) {
   SparseRows m;
   Lines lines(file);
-  const std::int64_t first = zero_based ? 0 : 1;
+  const std::int64_t first = zero_based ? 0 : 1, most = cols > 0 ? cols : std::int64_t{1} << 39;  // no S has more
   while (lines.next()) {
     lines.cut('#');
     std::string_view word = lines.word();
@@ -182,16 +192,16 @@ SparseRows read_svmlight(const MappedFile& file, bool zero_based, std::int64_t c
     while (!(word = lines.word()).empty()) {
       const std::size_t colon = word.find(':');
       if (colon == std::string_view::npos)
-        lines.fail("must have index:value after the label, got '" + std::string(word) + "'");
+        lines.fail("must have index:value after the label, got '" + std::string(word.substr(0, 60)) + "'");
       const std::string_view name = word.substr(0, colon);
       if (name == "qid") continue;
-      const auto index = lines.number<std::int64_t>(name, "an index") - first;
-      if (index < 0 || (cols > 0 && index >= cols))
-        lines.fail("must have indices from " + std::to_string(first) +
-                   (cols > 0 ? " to " + std::to_string(cols - 1 + first) : " on") + ", got " + std::string(name));
-      m.indices.push_back(index);
+      const auto number = lines.number<std::int64_t>(name, "an index");
+      if (number < first || number - first >= most)
+        lines.fail("must have indices from " + std::to_string(first) + " to " + std::to_string(most - 1 + first) +
+                   ", got " + std::string(name));
+      m.indices.push_back(number - first);
       m.values.push_back(lines.number<double>(word.substr(colon + 1), "a number"));
-      m.cols = std::max(m.cols, index + 1);
+      m.cols = std::max(m.cols, m.indices.back() + 1);
     }
     m.indptr.push_back(static_cast<std::int64_t>(m.values.size()));
     ++m.rows;
@@ -222,7 +232,8 @@ std::vector<StoredTensor> read_safetensors(const MappedFile& file) {
       end = entry.at("data_offsets").at(1).get<std::uint64_t>();
       tensor.size = 1;
       for (const auto& extent : entry.at("shape"))
-        if (__builtin_mul_overflow(tensor.size, extent.get<std::int64_t>(), &tensor.size) || tensor.size < 0)
+        if (!extent.is_number_unsigned() ||
+            __builtin_mul_overflow(tensor.size, extent.get<std::uint64_t>(), &tensor.size))
           broken("tensor '" + name + "' has an impossible shape");
     } catch (const nlohmann::json::exception&) {
       broken("tensor '" + name + "' has no dtype, shape and data_offsets");
@@ -238,8 +249,9 @@ std::vector<StoredTensor> read_safetensors(const MappedFile& file) {
     } else {
       broken("tensor '" + name + "' must be F16, BF16, F32 or F64, got " + dtype);
     }
-    const auto size = static_cast<std::uint64_t>(tensor.size) * dtype_size(tensor.dtype);
-    if (begin > end || end > data.size() || end - begin != size) broken("tensor '" + name + "' does not fit its data");
+    const auto size = static_cast<std::uint64_t>(tensor.size), item = std::uint64_t{dtype_size(tensor.dtype)};
+    if (begin > end || end > data.size() || (end - begin) / item != size || (end - begin) % item != 0)
+      broken("tensor '" + name + "' does not fit its data");
     tensor.data = data.data() + begin;
     tensors.push_back(std::move(tensor));
   }

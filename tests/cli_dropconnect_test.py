@@ -99,6 +99,7 @@ class DropconnectTest(unittest.TestCase):
 
     def test_errors(self):
         x, w, y = self.path("x"), self.path("w"), self.path("y")
+        again = os.path.join(os.path.dirname(y), ".", os.path.basename(y))
         for arguments, text in (
             (["dropconnect", x, w, y, "-p", "1.5", "--seed", 1], "dropconnect: p must be in [0, 1], got 1.5"),
             (["dropconnect", x, w, y, "-p", "nan", "--seed", 1], "dropconnect: p must be in [0, 1], got nan"),
@@ -110,6 +111,10 @@ class DropconnectTest(unittest.TestCase):
             ),
             (["dropconnect", x + "no", w, y, "-p", ".5", "--seed", 1], "cannot be opened"),
             (["dropconnect-backward", x, w, x, "-p", ".5", "--seed", 1], "one of --dx, --dw and --dbias is required"),
+            (
+                ["dropconnect-backward", x, w, self.path("dy"), "--dx", y, "--dbias", again, "-p", ".5", "--seed", 1],
+                "--dx, --dw and --dbias must be different files, got ",
+            ),
         ):
             done = self.run_program(*arguments, status=2)
             self.assertIn(text, done.stderr)

@@ -133,6 +133,15 @@ class Project(unittest.TestCase):
         self.assertEqual((y.dtype, y.shape), (np.float32, (32,)))
         np.testing.assert_allclose(y, flat @ matrix(32, 207, 9).T, rtol=1e-4, atol=1e-4)
 
+    def test_safetensors_that_claim_too_much(self):
+        """Four tensors of 2^62 float32 elements and no data: 2^64 bytes each, 2^64 elements in all."""
+        for shape in ([2**62], [2**32, 2**32], [-1, -1], [1.5]):
+            header = {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name in "abcd"}
+            text = json.dumps(header).encode()
+            pathlib.Path(self.path("m.safetensors")).write_bytes(struct.pack("<Q", len(text)) + text)
+            message = self.run_program(self.path("m.safetensors"), self.path("y.npy"), "-k", 32, "--seed", 9, status=2)
+            self.assertIn("tensor 'a' ", message)
+
     def test_suggestion(self):
         self.assertEqual(self.run_program("--suggest", "--samples", 10**6, "--eps", 0.1), "11841\n")
 
@@ -164,7 +173,21 @@ class Project(unittest.TestCase):
             ("m.mtx", "%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 2\n", "must have 2 entries, has 1"),
             ("m.mtx", "%%MatrixMarket matrix coordinate complex general\n", "line 1 must describe"),
             ("m.svm", "1 3:x\n", "line 1 must have a number, got 'x'"),
-            ("m.svm", "1 0:1\n", "line 1 must have indices from 1 on, got 0"),
+            ("m.mtx", "%%MatrixMarket matrix array real general\n1 1\n1\n2\n", "line 4 must be the end: all 1 entries"),
+            (
+                "m.mtx",
+                "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2 3\n",
+                "line 3 must end there, got '3'",
+            ),
+            (
+                "m.mtx",
+                "%%MatrixMarket matrix coordinate real general\n9223372036854775807 3 0\n",
+                "line 2 must have a size that is possible",
+            ),
+            ("m.svm", "1 0:1\n", "line 1 must have indices from 1 to 549755813888, got 0"),
+            ("m.svm", "1 -9223372036854775808:1\n", "line 1 must have indices from 1 to 549755813888, got -9"),
+            ("m.svm", "1 9223372036854775807:1\n", "line 1 must have indices from 1 to 549755813888, got 9"),
+            ("m.svm", "1 \x1b[31m\n", "after the label, got ' [31m'"),
             ("m.safetensors", "short", "is no .safetensors file"),
         ):
             pathlib.Path(self.path(name)).write_text(content)

@@ -270,6 +270,23 @@ class Dropout(CommandLine):
         self.assertEqual(os.stat(self.path("x.npy")).st_mode & 0o777, 0o640)
         self.assert_same_bits(np.load(self.path("x.npy")), want)
 
+    def test_through_links_that_lead_nowhere(self):
+        np.save(self.path("x.npy"), np.ones(10))
+        os.mkdir(self.path("d"))
+        os.symlink("d/new.npy", self.path("link.npy"))
+        self.ok("dropout", "x.npy", "link.npy", "-p", 0.5, "--seed", 1)
+        self.assertEqual(os.readlink(self.path("link.npy")), "d/new.npy")
+        self.assertEqual(np.load(self.path("d/new.npy")).shape, (10,))
+        os.symlink("b.npy", self.path("a.npy"))
+        os.symlink("a.npy", self.path("b.npy"))
+        os.symlink("none/y.npy", self.path("c.npy"))
+        for name, says in (("a.npy", "Too many levels of symbolic links"), ("c.npy", "No such file")):
+            with self.assertRaises(FileNotFoundError if name == "c.npy" else OSError):
+                os.stat(self.path(name))
+            result = self.run_program("dropout", "x.npy", name, "-p", 0.5, "--seed", 1)
+            self.assertEqual((result.returncode, os.path.islink(self.path(name))), (2, True))
+            self.assertIn(f"{name}: cannot be written: {says}", result.stderr)
+
     def test_json(self):
         np.save(self.path("x.npy"), np.zeros((3, 4), "f4"))
         record = json.loads(self.ok("dropout", "x.npy", "y.npy", "-p", 0.1, "--seed", 2**64 - 1, "--json"))
@@ -400,6 +417,13 @@ class Dropout(CommandLine):
             self.assertIn(result.returncode, (0, 2), (bytes(data[:128]), result.stderr))
             self.assertEqual(result.stderr.count("\n"), 0 if result.returncode == 0 else 1)
 
+    def test_a_name_that_is_not_unicode(self):
+        np.save(self.path("x.npy"), np.ones(10, "f4"))
+        name = os.fsdecode(b"y\xff.npy")
+        self.assertEqual(
+            json.loads(self.ok("dropout", "x.npy", name, "-p", 0.5, "--seed", 1, "--json"))["output"], "y\ufffd.npy"
+        )
+
     # --- outputs that cannot be ---------------------------------------------------------------------------------------
     def test_bad_outputs(self):
         np.save(self.path("x.npy"), np.ones(1000, "f4"))
@@ -431,7 +455,7 @@ class Dropout(CommandLine):
         self.assert_same_bits(np.load(self.path("y.npy")), np.arange(3.0))
 
     def test_interruption_removes_the_temporary_file(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGXCPU):
             process = subprocess.Popen(
                 [PROGRAM, "mask", "y.npy", "--shape", str(10**10), "-p", "0.1", "--seed", "1"],
                 cwd=self.dir, stderr=subprocess.PIPE,
@@ -507,6 +531,9 @@ class Mask(CommandLine):
             self.ok("mask", "b.npy", *args, "--packed")
             self.assert_same_bits(np.load(self.path("m.npy")), want)
             self.assert_same_bits(np.load(self.path("b.npy")), np.packbits(want.ravel(), bitorder="little"))
+        np.save(self.path("s.npy"), seeds[:0])
+        self.ok("mask", "b.npy", "--shape", f"0x{2**57}", "-p", 0.4, "--row-seeds", "s.npy", "--packed")
+        self.assertEqual(np.load(self.path("b.npy")).shape, (0,))
 
     def test_masks_of_several_pieces(self):
         n = PIECE + 77
@@ -616,6 +643,19 @@ class Program(CommandLine):
 
     def test_version(self):
         self.assertRegex(self.ok("--version"), r"^maskless \d+\.\d+\.\d+\n$")
+
+    def test_output_that_does_not_arrive(self):
+        for args in (
+            ("--help",),
+            ("--version",),
+            ("info",),
+            ("demo",),
+            ("bench", "dropout", "--sizes", 0.1, "--seconds", 0),
+        ):
+            with self.subTest(args=args), open("/dev/full", "w") as full:
+                result = subprocess.run([PROGRAM, *map(str, args)], stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn("standard output cannot be written\n", result.stderr)
 
     def test_info(self):
         info = json.loads(self.ok("info", "--json"))
