@@ -42,6 +42,16 @@ def test_all_threads_is_the_default():
     assert maskless.get_num_threads() >= 1
 
 
+def test_absurd_numbers_of_threads():
+    """More than the system can start: OpenMP would end the process."""
+    code = """if True:
+        import maskless, numpy as np
+        maskless.set_num_threads(2**31 - 1)
+        print(maskless.dropconnect_moments(np.ones((300_000, 1)), np.ones((1, 1)))[0].sum())
+    """
+    assert run_python(code) == "300000.0\n"
+
+
 def test_calls_release_the_interpreter():
     """While one thread is in a long call, this one goes on: it notes the time well within one of 40 such calls."""
     x, out = np.ones((2048, 2048), np.float32), np.empty((2048, 2048), np.float32)

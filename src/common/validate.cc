@@ -73,11 +73,18 @@ void view(const char* op, const char* argument, const ConstTensorView& view) {
     empty = empty || view.shape[d] == 0;
   }
   if (empty) return;
-  std::int64_t size = 1;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 16;
+  std::int64_t size = 1, span = 1;
   for (int d = 0; d < view.rank; ++d) {
-    if (view.shape[d] > std::numeric_limits<std::int64_t>::max() / 16 / size)
-      fail_value(op, argument, "must have fewer than 2^59 elements", shape_text(view));
-    size *= view.shape[d];
+    const std::int64_t extent = view.shape[d], stride = view.strides[d];
+    if (extent > kMost / size) fail_value(op, argument, "must have fewer than 2^59 elements", shape_text(view));
+    size *= extent;
+    if (extent == 1) continue;
+    const std::int64_t most = (kMost - span) / (extent - 1);
+    if (stride < -most || stride > most)
+      fail_value(op, argument, "must span fewer than 2^59 elements of memory",
+                 "stride " + text(stride) + ", shape " + shape_text(view));
+    span += (extent - 1) * std::abs(stride);
   }
   if (view.data == nullptr) fail_value(op, argument, "must not be null", "a null pointer");
 }

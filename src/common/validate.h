@@ -25,7 +25,7 @@ std::string shape_text(const ConstTensorView& view);
 void probability(const char* op, const char* argument, double p);
 /// stream < 2^24.
 void stream(const char* op, std::uint32_t stream);
-/// rank in 0 ... kMaxRank, extents >= 0, size below 2^63, data not null unless empty.
+/// rank in 0 ... kMaxRank, extents >= 0, size and span below 2^59 elements, data not null unless empty.
 void view(const char* op, const char* argument, const ConstTensorView& view);
 /// As view, and dtype float16, bfloat16, float32 or float64.
 void floating(const char* op, const char* argument, const ConstTensorView& view);

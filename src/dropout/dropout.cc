@@ -64,6 +64,7 @@ void keep_mask_packed(const ConstTensorView& shape, const TensorView& bits, cons
   validate::view(op, "bits", bits);
   ConstTensorView tensor = shape;
   tensor.data = bits.data != nullptr ? bits.data : &shape;  // only its shape counts
+  tensor.strides = {};
   validate::view(op, "shape", tensor);
   if (bits.dtype != DType::kUint8) validate::fail_type(op, "bits", "must be uint8", dtype_name(bits.dtype));
   const std::int64_t bytes = (tensor.size() + 7) / 8;

@@ -140,6 +140,17 @@ TEST(DropoutPromises, AnExpandedOutputIsRefused) {
   EXPECT_NE(message([&] { dropout(v, v, with(0.5)); }).find("share memory"), std::string::npos);
 }
 
+TEST(DropoutPromises, StridesThatNoMemoryHasAreRefused) {
+  float x[8] = {};
+  TensorView v = contiguous_view(static_cast<void*>(x), DType::kFloat32, {5});
+  for (std::int64_t stride : {std::int64_t{1} << 62, -(std::int64_t{1} << 57), INT64_MIN}) {  // 2^64 bytes wrap to 0
+    v.strides[0] = stride;
+    EXPECT_EQ(message([&] { dropout(v, v, with(0.5)); }),
+              "dropout: x must span fewer than 2^59 elements of memory, got stride " + std::to_string(stride) +
+                  ", shape (5,)");
+  }
+}
+
 TEST(DropoutPromises, OneSeedOneMaskForEveryDtype) {
   const std::int64_t n = 5000;
   const auto keep = mask(n, with(0.3, 8));

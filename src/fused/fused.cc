@@ -53,6 +53,14 @@ class Checker {
                   first_.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32);
   }
 
+  /// No two outputs share memory.
+  void apart(std::initializer_list<std::pair<const char*, ConstTensorView>> outputs) const {
+    for (auto a = outputs.begin(); a != outputs.end(); ++a)
+      for (auto b = outputs.begin(); b != a; ++b)
+        if (a->second.data != nullptr && b->second.data != nullptr)
+          validate::no_overlap(op_, b->first, b->second, a->first, a->second);
+  }
+
   void mask(FusedArgs& args, const DropoutOptions& options) const {
     if (options.layout != Layout::kPacked) validate::fail_value(op_, "layout", "must be packed", "the Triton layout");
     args.dtype = first_.dtype;
@@ -173,6 +181,7 @@ void bias_activation_dropout_backward(const ConstTensorView& dy, const ConstTens
   }
   args.dx = check.output("dx", dx, {{"dy", dy}, {"x", x}});
   args.dbias = check.features("dbias", dbias);
+  check.apart({{"dx", dx}, {"dbias", dbias}});
   if (args.dbias != nullptr) check.workspace(args, workspace);
   if (dy.shape[1] == 0) return;  // without rows dbias is still a sum: 0
   run_on(op, dy.device, args, execution, cpu::fused_backward, MASKLESS_CUDA_KERNEL(fused_backward));
@@ -197,9 +206,9 @@ void bias_dropout_residual_norm(const ConstTensorView& x, const ConstTensorView&
   args.norm_bias = check.features("norm_bias", norm_bias);
   args.sum = check.output("sum", sum, {{"x", x}, {"residual", residual}});
   args.y = check.output("y", y, {{"x", x}, {"residual", residual}});
-  if (!check.empty() && sum.data == y.data) validate::fail_value(op, "y", "must not be sum", "the same memory");
   args.mean = check.statistics("mean", mean, norm == Norm::kLayer);
   args.rstd = check.statistics("rstd", rstd, true);
+  check.apart({{"sum", sum}, {"y", y}, {"mean", mean}, {"rstd", rstd}});
   if (check.empty()) return;
   run_on(op, x.device, args, execution, cpu::fused_norm, MASKLESS_CUDA_KERNEL(fused_norm));
 }
@@ -225,11 +234,11 @@ void bias_dropout_residual_norm_backward(const ConstTensorView& dy, const ConstT
   args.rstd = check.statistics("rstd", rstd, true);
   args.dresidual = check.output("dresidual", dresidual, {{"dy", dy}, {"dsum", dsum}, {"sum", sum}}, true);
   args.dx = check.output("dx", dx, {{"dy", dy}, {"dsum", dsum}, {"sum", sum}});
-  if (!check.empty() && dresidual.data == dx.data)
-    validate::fail_value(op, "dx", "must not be dresidual", "the same memory");
   args.dbias = check.features("dbias", dbias);
   args.dweight = check.features("dweight", dweight);
   args.dnorm_bias = check.features("dnorm_bias", dnorm_bias);
+  check.apart(
+      {{"dresidual", dresidual}, {"dx", dx}, {"dbias", dbias}, {"dweight", dweight}, {"dnorm_bias", dnorm_bias}});
   check.workspace(args, workspace);
   if (dy.shape[1] == 0) return;
   run_on(op, dy.device, args, execution, cpu::fused_norm_backward, MASKLESS_CUDA_KERNEL(fused_norm_backward));

@@ -191,6 +191,21 @@ TEST(Fused, Errors) {
             "bias_activation_dropout: bias must be float32, got bfloat16");
   EXPECT_EQ(message([&] { bias_activation_dropout_backward(v, v, bias, v, bias, Activation::kRelu, {}, Workspace{}); }),
             "bias_activation_dropout_backward: workspace must have at least 144 bytes, got 0");
+
+  std::vector<float> memory(64);
+  const auto part = [&](int first, std::initializer_list<std::int64_t> shape) {
+    return contiguous_view(memory.data() + first, DType::kFloat32, shape);
+  };
+  const auto norm = [&](int y, int rstd) {
+    return message([&] {
+      bias_dropout_residual_norm(v, {}, {}, {}, {}, part(0, {3, 4}), part(y, {3, 4}), part(40, {3}), part(rstd, {3}),
+                                 Norm::kLayer, 1e-5, {});
+    });
+  };
+  EXPECT_EQ(norm(12, 43), "no error");
+  EXPECT_EQ(norm(0, 43), "bias_dropout_residual_norm: y must not overlap sum, got memory that overlaps");
+  EXPECT_EQ(norm(11, 43), "bias_dropout_residual_norm: y must not overlap sum, got memory that overlaps");
+  EXPECT_EQ(norm(12, 42), "bias_dropout_residual_norm: rstd must not overlap mean, got memory that overlaps");
 }
 
 }  // namespace

@@ -169,6 +169,7 @@ void project_csr(const CsrView& x, const TensorView& y, const ProjectionOptions&
   validate::floating(op, "values", x.values);
   if (x.rows < 0 || x.cols < 0)
     fail_value(op, "x", "must not have a negative extent", text(x.rows) + ", " + text(x.cols));
+  if (x.rows >= std::int64_t{1} << 59) fail_value(op, "x", "must have fewer than 2^59 rows", text(x.rows));
   check_vector(op, "values", x.values, x.values.rank == 1 ? x.values.shape[0] : 0);
   check_vector(op, "indices", x.indices, x.values.shape[0]);
   check_vector(op, "indptr", x.indptr, x.rows + 1);
@@ -176,6 +177,9 @@ void project_csr(const CsrView& x, const TensorView& y, const ProjectionOptions&
     fail_type(op, "indices", "must be int32 or int64", dtype_name(x.indices.dtype));
   validate::same_dtype(op, "indices", x.indices, "indptr", x.indptr);
   check_output(op, "values", x.values, "y", y, "(batch, rows)", x.rows);
+  validate::no_overlap(op, "values", x.values, "y", y);
+  validate::no_overlap(op, "indices", x.indices, "y", y);
+  validate::no_overlap(op, "indptr", x.indptr, "y", y);
   SketchCsrArgs args;
   args.base.matrix = make_matrix(op, options, y.shape[1], x.cols);
   args.base.batch = x.rows;

@@ -471,6 +471,17 @@ TEST(Sketch, BadInputIsNamed) {
   };
   EXPECT_EQ(csr(indptr), "project: indices must be in [0, columns), columns = 100, got 100");
   EXPECT_EQ(csr(falling), "project: indptr must not decrease, got 3 before 2");
+  const std::int32_t inside[] = {0, 99};
+  CsrView sparse{2, 100, contiguous_view(memory.data(), DType::kFloat32, {2}),
+                 contiguous_view(inside, DType::kInt32, {2}), contiguous_view(indptr, DType::kInt32, {3})};
+  EXPECT_EQ(message([&] { project_csr(sparse, y, good); }), "no error");
+  EXPECT_EQ(message([&] {
+              project_csr(sparse, contiguous_view(memory.data(), DType::kFloat32, {2, 64}), good);
+            }),
+            "project: y must not overlap values, got memory that overlaps");
+  sparse.rows = INT64_MAX;
+  EXPECT_EQ(message([&] { project_csr(sparse, y, good); }),
+            "project: x must have fewer than 2^59 rows, got 9223372036854775807");
   EXPECT_EQ(message([] { min_components(10, 1.0); }), "min_components: eps must be in (0, 1), got 1");
   EXPECT_EQ(message([] { min_components(0, 0.5); }), "min_components: samples must be at least 1, got 0");
 }
