@@ -70,10 +70,13 @@ inline TensorView to_view(const char* op, const char* argument, const Output& ar
 /// (global shape, offsets), or None for the whole.
 using ShardArgument = std::optional<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>;
 
-inline Shard to_shard(const char* op, const ShardArgument& argument) {
+inline Shard to_shard(const char* op, const ConstTensorView& tensor, const ShardArgument& argument) {
   Shard shard;
   if (!argument) return shard;
   const auto& [global_shape, offsets] = *argument;
+  if (global_shape.empty() && tensor.rank != 0)  // to the library, a shard of rank 0 is none
+    throw Error(ErrorKind::kValue, op, "shard",
+                "must have as many dimensions as the tensor, " + std::to_string(tensor.rank), "0");
   if (global_shape.size() != offsets.size() || global_shape.size() > kMaxRank)
     throw Error(ErrorKind::kValue, op, "shard", "must have one offset for each of at most 8 global extents",
                 std::to_string(global_shape.size()) + " extents, " + std::to_string(offsets.size()) + " offsets");

@@ -16,7 +16,7 @@ DropoutOptions to_options(const char* op, const ConstTensorView& tensor, double 
   options.stream = stream;
   options.first_index = first_index;
   options.layout = triton ? Layout::kTriton : Layout::kPacked;
-  options.shard = to_shard(op, shard);
+  options.shard = to_shard(op, tensor, shard);
   if (row_seeds) {
     static const std::uint64_t no_rows = 0;  // an empty array may have no address, but still stands for row seeds
     const auto rows = static_cast<std::int64_t>(row_seeds->shape(0));

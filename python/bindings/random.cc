@@ -12,7 +12,7 @@ void bound(const Output& out, std::uint64_t seed, std::uint32_t stream, std::uin
            const ShardArgument& shard, int threads) {
   const char* op = "random";
   const TensorView view = to_view(op, "out", out);
-  const RandomOptions options = {seed, stream, first_index, to_shard(op, shard)};
+  const RandomOptions options = {seed, stream, first_index, to_shard(op, view, shard)};
   run(op, "out", [&] { fill(view, options, with_threads(threads)); });
 }
 
@@ -20,7 +20,7 @@ void bound_integers(const Output& out, std::int64_t low, std::int64_t high, std:
                     std::uint64_t first_index, const ShardArgument& shard, int threads) {
   const char* op = "random";
   const TensorView view = to_view(op, "out", out);
-  const RandomOptions options = {seed, stream, first_index, to_shard(op, shard)};
+  const RandomOptions options = {seed, stream, first_index, to_shard(op, view, shard)};
   run(op, "out", [&] { random_integers(view, low, high, options, with_threads(threads)); });
 }
 

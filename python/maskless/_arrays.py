@@ -57,6 +57,8 @@ def number(op: str, name: str, value: SupportsFloat) -> float:
         return float(value)
     except TypeError:  # an array of several elements, a complex array
         raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}") from None
+    except OverflowError:
+        raise ValueError(f"{op}: {name} must be a number of float64's range, got a larger one") from None
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
@@ -108,7 +110,9 @@ def shape(op: str, value: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int,
     """A shape as NumPy takes it: an int or a sequence of ints."""
     extents = value if isinstance(value, Sequence) else (value,)
     result = tuple(integer(op, "shape", extent, 63) for extent in extents)
-    if math.prod(result) >= 2**59:
+    if len(result) > 8:
+        raise ValueError(f"{op}: shape must have at most 8 dimensions, got {len(result)}")
+    if math.prod(extent or 1 for extent in result) >= 2**59:  # NumPy too counts so, also where there is a 0
         raise ValueError(f"{op}: shape must have fewer than 2^59 elements, got {result}")
     return result
 

@@ -1,5 +1,6 @@
 """Johnson-Lindenstrauss projections of NumPy arrays and sparse matrices, by a matrix that is never stored."""
 
+import math
 from typing import Any, Literal, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -99,6 +100,8 @@ class Projection:
             self.density = _arrays.number(op, "density", density)
             if not 0 < self.density <= 1:
                 raise ValueError(f"{op}: density must be in (0, 1], got {self.density}")
+            if round(self.density * 2**32) == 0:
+                raise ValueError(f"{op}: density must be at least 2^-32, got {self.density}")
         bits = 34 if kind == "signs" and self.density < 1 else 39
         if not 1 <= self.n_features <= 1 << bits:
             raise ValueError(f"{op}: n_features must be in [1, 2^{bits}], got {self.n_features}")
@@ -180,13 +183,16 @@ class Projection:
         array: Any = x.tocsr() if sparse else _arrays.floating(op, "x", x)
         if array.ndim == 0:
             raise ValueError(f"{op}: x must have at least one dimension, got a scalar")
+        if sparse and array.ndim != 2:
+            raise ValueError(f"{op}: x must have 2 dimensions where it is sparse, got {array.ndim}")
         self._extent(op, "x", array.shape[-1], column, self.n_features, "columns")
         if rows is None:
-            count = self.n_components - row if out is None or out.ndim == 0 else out.shape[-1]
+            count = out.shape[-1] if isinstance(out, np.ndarray) and out.ndim > 0 else self.n_components - row
         else:
             count = _arrays.integer(op, "rows", rows, 63)
         self._extent(op, "out" if rows is None else "rows", count, row, self.n_components, "rows")
-        values = _arrays.floating(op, "x", array.data) if sparse else array
+        stored = int(array.indptr[-1]) if sparse else 0  # SciPy allows more memory than that
+        values = _arrays.floating(op, "x", array.data[:stored]) if sparse else array
         result = _result(op, values, (*array.shape[:-1], count), out, accumulate)
         flat = _flat(result, op)
         arguments = self._matrix, column, row, bool(accumulate), threads()
@@ -196,7 +202,7 @@ class Projection:
                 array.shape[0],
                 array.shape[1],
                 np.ascontiguousarray(_arrays.raw(values)),
-                np.ascontiguousarray(array.indices, dtype=index),
+                np.ascontiguousarray(array.indices[:stored], dtype=index),
                 np.ascontiguousarray(array.indptr, dtype=index),
                 _arrays.raw(flat),
                 *arguments,
@@ -235,7 +241,7 @@ class Projection:
             raise ValueError(f"{op}: y must have at least one dimension, got a scalar")
         self._extent(op, "y", array.shape[-1], row, self.n_components, "rows")
         if columns is None:
-            count = self.n_features - column if out is None or out.ndim == 0 else out.shape[-1]
+            count = out.shape[-1] if isinstance(out, np.ndarray) and out.ndim > 0 else self.n_features - column
         else:
             count = _arrays.integer(op, "columns", columns, 63)
         self._extent(op, "out" if columns is None else "columns", count, column, self.n_features, "columns")
@@ -260,11 +266,9 @@ class Projection:
                [ 0,  0, -1,  0],
                [ 0, -1,  0,  0]])
         """
-        matrix = np.empty(self.shape, dtype)
-        _core.projection_matrix(
-            _arrays.raw(_arrays.floating("toarray", "dtype", matrix)), self._matrix, 0, 0, threads()
-        )
-        return matrix
+        matrix = _empty("toarray", self.shape, dtype)
+        _core.projection_matrix(_arrays.raw(matrix), self._matrix, 0, 0, threads())
+        return matrix.astype(dtype, copy=False)
 
     def columns(self, j: npt.ArrayLike, dtype: npt.DTypeLike = np.float64) -> Array:
         """Columns of S: shape (n_components,) for one number j, (n_components, len(j)) for a sequence.
@@ -283,10 +287,9 @@ class Projection:
             bad = int(which.min()) if which.min() < 0 else int(which.max())
             raise ValueError(f"columns: j must be in [0, n_features), n_features = {self.n_features}, got {bad}")
         numbers = np.ascontiguousarray(which.reshape(-1), dtype=np.int64)
-        out = np.empty((self.n_components, numbers.size), dtype)
-        _core.projection_columns(
-            numbers, _arrays.raw(_arrays.floating("columns", "dtype", out)), self._matrix, threads()
-        )
+        out = _empty("columns", (self.n_components, numbers.size), dtype)
+        _core.projection_columns(numbers, _arrays.raw(out), self._matrix, threads())
+        out = out.astype(dtype, copy=False)
         return out.reshape(self.n_components) if which.ndim == 0 else out
 
     @staticmethod
@@ -303,9 +306,14 @@ class Projection:
         return int(_core.min_components(_arrays.integer(op, "samples", samples, 63), _arrays.number(op, "eps", eps)))
 
 
+def _empty(op: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """A new array of a floating dtype, in this machine's byte order."""
+    return _arrays.floating(op, "dtype", np.empty(shape, np.dtype(dtype).newbyteorder("=")))
+
+
 def _matrix_of(x: Array) -> Array:
     """x as a matrix of its last dimension, without a copy where its strides allow one."""
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1]) if x.size else np.empty((0, x.shape[-1]), x.dtype)
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _result(op: str, x: Array, shape: tuple[int, ...], out: Array | None, accumulate: bool) -> Array:
@@ -326,9 +334,7 @@ def _flat(result: Array, op: str) -> Array:
     """The memory of `result` as a matrix of its last dimension."""
     if result.ndim == 2:
         return result
-    if result.size == 0:
-        return np.empty((0, result.shape[-1]), result.dtype)
-    flat = result.reshape(-1, result.shape[-1])
-    if not np.shares_memory(flat, result):
+    flat = result.reshape(math.prod(result.shape[:-1]), result.shape[-1])
+    if result.size > 0 and not np.shares_memory(flat, result):
         raise ValueError(f"{op}: out must be a matrix, or contiguous, got strides {result.strides}")
     return flat

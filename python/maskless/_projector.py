@@ -1,5 +1,6 @@
 """Projections of per-example gradients, in the shape that data attribution code calls them (TRAK, dattri)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
@@ -90,6 +91,8 @@ class Projector:
         if is_tensor:
             return _project_tensors(projection, pieces)
         arrays = [_arrays.floating("project", "grads", piece) for piece in pieces]
+        if any(array.dtype != arrays[0].dtype for array in arrays):
+            raise TypeError(f"project: grads must all have one dtype, got {[array.dtype.name for array in arrays]}")
         half = arrays[0].dtype.itemsize == 2
         out = np.zeros((batch, self.proj_dim), np.float32 if half else arrays[0].dtype)
         for first in range(0, batch, self.max_batch_size):
@@ -110,8 +113,16 @@ def _pieces(grads: Any) -> list[Any]:
     if isinstance(grads, Sequence) and not isinstance(grads, (str, bytes)):
         if not grads:
             raise ValueError("project: grads must have at least one piece, got none")
-        return [piece.reshape(piece.shape[0], -1) for piece in grads]
-    return [grads.reshape(grads.shape[0], -1)]
+        return [_rows(piece) for piece in grads]
+    return [_rows(grads)]
+
+
+def _rows(piece: Any) -> Any:
+    if not hasattr(piece, "reshape"):
+        raise TypeError(f"project: grads must be arrays or tensors, got {type(piece).__name__}")
+    if piece.ndim == 0:
+        raise ValueError("project: grads must have shape (batch, ...), got ()")
+    return piece.reshape(piece.shape[0], math.prod(piece.shape[1:]))
 
 
 def _project_tensors(projection: Projection, pieces: list[Any]) -> Any:

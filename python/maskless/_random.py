@@ -81,7 +81,7 @@ def random(
     >>> bool((maskless.random(900, "integers", seed=1, low=1, high=7, first_index=100) == dice[100:]).all())
     True
     """
-    if dist not in _FILL:
+    if not isinstance(dist, str) or dist not in _FILL:
         raise ValueError(f"random: dist must be one of {', '.join(_FILL)}, got {dist!r}")
     fill, dtypes = _FILL[dist]
     if dtype is None:

@@ -12,6 +12,7 @@ from sklearn.exceptions import DataDimensionalityWarning
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from maskless import _arrays
 from maskless._projection import Projection
 
 __all__ = ["RandomProjection"]
@@ -91,7 +92,7 @@ class RandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
                     f"components, which is more than n_features={n_features}"
                 )
         else:
-            self.n_components_ = int(self.n_components)
+            self.n_components_ = _arrays.integer("RandomProjection", "n_components", self.n_components, 31)
             if self.n_components_ > n_features:
                 warnings.warn(
                     f"n_components={self.n_components_} is more than n_features={n_features}: "
@@ -111,7 +112,7 @@ class RandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def _projection(self, n_features: int) -> Projection:
         if self.kind == "signs":
             return Projection(self.n_components_, n_features, kind="signs", density=self.density, seed=self.seed_)
-        nonzeros = min(self.nonzeros, self.n_components_)
+        nonzeros = min(_arrays.index("RandomProjection", "nonzeros", self.nonzeros), self.n_components_)
         return Projection(self.n_components_, n_features, kind=self.kind, nonzeros=nonzeros, seed=self.seed_)
 
     @property

@@ -26,6 +26,7 @@ def test_p(op, p, shown):
     check(ValueError, f"{op}: p must be in [0, 1], got {shown}", OPERATIONS[op], p)
     check(ValueError, f"{op}: p must be in [0, 1], got {shown}", OPERATIONS[op], np.float64(p))
     check(ValueError, "masked_dropout: p must be in [0, 1]", maskless.masked_dropout, X, X > 0, p)
+    check(ValueError, f"{op}: p must be a number of float64's range", OPERATIONS[op], 10**400)
 
 
 @each_operation
@@ -94,6 +95,7 @@ def test_shard(op):
     check(ValueError, f"{op}: shard must have as many dimensions as the tensor", run, shard=((12,), (0,)))
     check(ValueError, f"{op}: shard must have one offset for each", run, shard=((3, 4), (0,)))
     check(ValueError, f"{op}: shard must be in [0, 2^63 - 1], got -1", run, shard=((3, 4), (-1, 0)))
+    check(ValueError, f"{op}: shard must have as many dimensions as the tensor, 2, got 0", run, shard=((), ()))
     check(TypeError, f"{op}: shard must be a pair (global_shape, offsets)", run, shard=(3, 4))
     check(TypeError, f"{op}: shard must be an integer, got float", run, shard=((3.0, 4), (0, 0)))
     check(ValueError, "fewer than 2^64 elements", run, shard=((2**40, 2**40), (0, 0)))
@@ -175,6 +177,25 @@ def test_dimensions():
 
 
 def test_shapes_of_masks():
+    for packed in (False, True):
+        check(
+            ValueError,
+            "keep_mask: shape must have at most 8 dimensions, got 65",
+            maskless.keep_mask,
+            (1,) * 65,
+            0.5,
+            seed=1,
+            packed=packed,
+        )
+        check(
+            ValueError,
+            "keep_mask: shape must have fewer than 2^59 elements",
+            maskless.keep_mask,
+            (2**40, 2**40, 0),
+            0.5,
+            seed=1,
+            packed=packed,
+        )
     check(ValueError, "keep_mask: shape must be in [0, 2^63 - 1], got -1", maskless.keep_mask, (3, -1), 0.5, seed=1)
     check(TypeError, "keep_mask: shape must be an integer, got float", maskless.keep_mask, (3, 1.0), 0.5, seed=1)
     check(

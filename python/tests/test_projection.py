@@ -8,7 +8,7 @@ from pathlib import Path
 import maskless
 import numpy as np
 import pytest
-from maskless import Projection
+from maskless import Projection, Projector
 
 RNG = np.random.default_rng(20)
 CASES = [
@@ -224,6 +224,15 @@ def test_pickle_repr_equality():
             "j must be in [0, n_features), n_features = 5, got 5",
         ),
         (lambda: Projection(8, 5, seed=1).columns(0.5), TypeError, "j must be integers"),
+        (lambda: Projection(8, 5, seed=1).apply(np.ones(5), out=[1]), TypeError, "out must be a NumPy array, got list"),
+        (lambda: Projection(8, 5, kind="signs", density=1e-300, seed=1), ValueError, "density must be at least 2^-32"),
+        (lambda: Projector(5, 8).project([[1.0] * 5]), TypeError, "grads must be arrays or tensors, got list"),
+        (lambda: Projector(5, 8).project(np.ones(())), ValueError, "grads must have shape (batch, ...), got ()"),
+        (
+            lambda: Projector(5, 8).project([np.ones((3, 2)), np.ones((3, 3), np.float32)]),
+            TypeError,
+            "grads must all have one dtype, got ['float64', 'float32']",
+        ),
         (lambda: Projection.min_components(0, 0.1), ValueError, "samples must be at least 1, got 0"),
         (lambda: Projection.min_components(10, 1), ValueError, "eps must be in (0, 1), got 1"),
     ],
@@ -235,6 +244,31 @@ def test_bad_input_is_named(make, error, text):
     with pytest.raises(error) as caught:
         make()
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [">f8", ">f4", "<f4"])
+def test_matrices_in_any_byte_order(name):
+    p = Projection(16, 50, seed=3)
+    assert p.toarray(name).dtype == name and (p.toarray(name) == p.toarray().astype(name)).all()
+    assert p.columns([4, 2], name).dtype == name and (p.columns([4, 2], name) == p.toarray(name)[:, [4, 2]]).all()
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (2, 3, 0), (0, 3, 0), (0, 3, 4)])
+def test_vectors_of_no_elements(shape):
+    p = Projection(8, 5, seed=1)
+    assert (p.apply(np.ones(shape)) == np.zeros((*shape[:-1], 8))).all()
+    assert p.transpose(np.ones((*shape[:-1], 8)), columns=0).shape == (*shape[:-1], 0)
+
+
+def test_sparse_matrices_with_spare_memory():
+    sparse = pytest.importorskip("scipy.sparse")
+    p, x = Projection(32, 100, seed=1), sparse.random_array((20, 100), density=0.1, format="csr")
+    spare = x.copy()
+    spare.data, spare.indices = np.append(x.data, [9.0, 9.0]), np.append(x.indices, x.indices[:2])
+    spare.check_format()
+    assert (p.apply(spare) == p.apply(x)).all()
+    with pytest.raises(ValueError, match="project: x must have 2 dimensions where it is sparse, got 1"):
+        p.apply(sparse.coo_array(np.ones(5)))
 
 
 def test_min_components():

@@ -95,3 +95,10 @@ def test_conventions():
         RandomProjection("auto", eps=0.1).fit(x)
     with pytest.raises(ValueError, match="must be a number or 'auto'"):
         RandomProjection("all").fit(x)
+    for arguments, text in (
+        ({"n_components": None}, "n_components must be an integer, got NoneType"),
+        ({"n_components": 2.7}, "n_components must be an integer, got float"),
+        ({"n_components": 8, "nonzeros": "a"}, "nonzeros must be an integer, got str"),
+    ):
+        with pytest.raises(TypeError, match=f"RandomProjection: {text}"):
+            RandomProjection(**arguments).fit(x)

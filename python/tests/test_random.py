@@ -182,6 +182,7 @@ def check(error, text, *arguments, **keywords):
 
 def test_errors():
     check(ValueError, "random: dist must be one of uniform, normal, bits, integers, triton, got 'gauss'", 3, "gauss")
+    check(ValueError, "random: dist must be one of uniform, normal, bits, integers, triton, got []", 3, [])
     check(ValueError, "random: seed must be in [0, 2^64 - 1], got -1", 3, seed=-1)
     check(ValueError, "random: stream must be in [0, 2^24 - 1], got 16777216", 3, stream=2**24)
     check(ValueError, "random: first_index must", 3, first_index=2**64 - 2)
