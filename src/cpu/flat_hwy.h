@@ -83,7 +83,7 @@ std::size_t flat(const DropoutMask& mask, std::uint64_t seed, const cpu::KeySche
   const hn::ScalableTag<Lane> d;
   const hn::ScalableTag<std::uint16_t> d16;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
-  constexpr std::size_t kAhead = 1024 / sizeof(Lane);  // elements
+  constexpr std::size_t kAhead = 2048 / sizeof(Lane);  // elements
   const RoundKeys keys = {schedule};
   const Op op(scale);
   const Lane* from = static_cast<const Lane*>(x);
