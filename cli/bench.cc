@@ -66,7 +66,8 @@ struct DropoutBench {
         select<Isa>(isas, instruction_sets(), "--isas", [](Isa isa) { return std::string(isa_name(isa)); });
     std::vector<Row> all;
     for (double size : sizes) {
-      if (!(size > 0 && size <= 1 << 20)) throw CliError("--sizes must be in MiB, above 0, at most 1048576");
+      if (!(size >= 0.001 && size <= 1 << 20))
+        throw CliError("--sizes must be in MiB, in 0.001 ... 1048576, got " + std::to_string(size));
       for (DType dtype : the_dtypes) {
         const Row row = {dtype, static_cast<std::int64_t>(size * (1 << 20)) / 64 * 64, {}, where};
         if (where.type == DeviceType::kCuda) {

@@ -267,6 +267,7 @@ struct DropconnectBench {
     DType type = DType::kFloat32;
     for (DType t : {DType::kBFloat16, DType::kFloat16, DType::kFloat64})
       if (dtype == dtype_name(t)) type = t;
+    if (!(seconds >= 0 && seconds <= 3600)) throw CliError("--seconds must be in 0 ... 3600");
     for (double p : ps)
       if (!valid_probability(p)) throw CliError("-p must be in [0, 1], got " + std::to_string(p));
     const std::vector<std::int64_t> the_sizes = !sizes.empty() ? sizes

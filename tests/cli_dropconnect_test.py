@@ -126,6 +126,9 @@ class DropconnectTest(unittest.TestCase):
             "bench", "dropconnect", "--device", "cpu", "--sizes", "64", "-p", "0.5", "--seconds", "0", "--json"
         )
         self.assertEqual(json.loads(done.stdout)["rows"][0]["size"], 64)
+        for seconds in ("nan", -1):
+            done = self.run_program("bench", "dropconnect", "--sizes", 16, "--seconds", seconds, status=2)
+            self.assertIn("--seconds must be in 0 ... 3600", done.stderr)
 
 
 if __name__ == "__main__":

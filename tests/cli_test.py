@@ -694,8 +694,8 @@ class Program(CommandLine):
             self.assertAlmostEqual(row["of_copy"], row["copy_seconds"] / row["dropout_seconds"])
         self.assertIn("G elem/s", self.ok(*args, "--device", "cpu"))
         for option, value in (
-            ("--isas", "mmx"), ("--dtypes", "int8"), ("--sizes", "0"), ("--sizes", "nan"), ("--sizes", "a"),
-            ("--threads", "0"), ("--seconds", "-1"), ("-p", "nan"), ("--device", "abacus"),
+            ("--isas", "mmx"), ("--dtypes", "int8"), ("--sizes", "0"), ("--sizes", "1e-5"), ("--sizes", "nan"),
+            ("--sizes", "a"), ("--threads", "0"), ("--seconds", "-1"), ("-p", "nan"), ("--device", "abacus"),
         ):  # fmt: skip
             self.refused("bench", "dropout", option, value, says=option.strip("-"), command="bench dropout")
         self.refused("bench", says="subcommand is required")

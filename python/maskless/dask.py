@@ -20,6 +20,11 @@ def _transpose(block: Any, projection: Projection, column_offset: int, columns: 
     return projection.transpose(block, column_offset=column_offset, columns=columns)
 
 
+def _require_dask(op: str, name: str, value: Any) -> None:
+    if not hasattr(value, "chunks"):
+        raise TypeError(f"{op}: {name} must be a dask array, got {type(value).__name__}")
+
+
 def _starts(chunks: tuple[int, ...]) -> list[int]:
     return [int(start) for start in np.cumsum((0, *chunks[:-1]))]
 
@@ -50,6 +55,7 @@ def project(x: Any, projection: Projection) -> Any:
     >>> bool(np.allclose(y.compute(), projection.apply(x.compute())))
     True
     """
+    _require_dask("project", "x", x)
     if x.ndim != 2 or x.shape[1] != projection.n_features:
         raise ValueError(f"project: x must have shape (samples, {projection.n_features}), got {x.shape}")
     parts = []
@@ -73,6 +79,7 @@ def project_transpose(y: Any, projection: Projection, chunks: int | tuple[int, .
 
     da: Any = dask.array  # its functions have no types
 
+    _require_dask("project_transpose", "y", y)
     if y.ndim != 2 or y.shape[1] != projection.n_components:
         raise ValueError(f"project_transpose: y must have shape (samples, {projection.n_components}), got {y.shape}")
     whole = y.rechunk({1: -1})

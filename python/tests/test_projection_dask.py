@@ -46,5 +46,7 @@ def test_sparse_blocks_and_transpose(client):
 
 
 def test_bad_shapes_are_named():
+    with pytest.raises(TypeError, match="project: x must be a dask array, got ndarray"):
+        project(np.ones((2, 3)), Projection(8, 3, seed=1))
     with pytest.raises(ValueError, match="x must have shape"):
         project(da.zeros((3, 5)), Projection(8, 6, seed=1))
