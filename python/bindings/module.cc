@@ -8,6 +8,7 @@ namespace maskless::python {
 
 void bind_dropconnect(nb::module_& m);
 void bind_dropout(nb::module_& m);
+void bind_exchange(nb::module_& m);
 void bind_random(nb::module_& m);
 void bind_sketch(nb::module_& m);
 
@@ -40,6 +41,7 @@ NB_MODULE(_core, m) {
   });
   bind_dropconnect(m);
   bind_dropout(m);
+  bind_exchange(m);
   bind_random(m);
   bind_sketch(m);
 }

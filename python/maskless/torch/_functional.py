@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from maskless._core import exchange_dropout as _exchange
 from maskless.torch import _dtensor, _seeds
 from maskless.torch._library import DropoutFunction, ops
 
@@ -18,6 +20,19 @@ _short = ops._dropout.default
 _short_tensor = ops._dropout.tensor
 _full = ops.dropout.default
 _transforms_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
+_empty_like = torch.empty_like
+_api = Tensor.__dlpack_c_exchange_api__  # type: ignore[attr-defined]
+
+
+def _eager(x: Tensor, p: float, seed: int, stream: int) -> Tensor:
+    """The operation where nothing watches: without torch's dispatcher, whose call costs more than the launch."""
+    if not _dispatch_modes() and not x.is_neg():
+        y = _empty_like(x)
+        if _exchange(_api, x, y, p, seed, stream):
+            return y
+    return _short(x, p, seed if seed < 9223372036854775808 else seed - 18446744073709551616, stream)  # type: ignore[no-any-return]
 
 
 class _Dropout(torch.autograd.Function):
@@ -26,14 +41,14 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, seed: int, stream: int) -> Tensor:
         ctx.numbers = (p, seed, stream)
-        return _short(x, p, seed, stream)  # type: ignore[no-any-return]
+        return _eager(x, p, seed, stream)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         p, seed, stream = ctx.numbers
         if dy.requires_grad and torch.is_grad_enabled():
             return _Dropout.apply(dy, p, seed, stream), None, None, None
-        return _short(dy, p, seed, stream), None, None, None
+        return _eager(dy, p, seed, stream), None, None, None
 
 
 class _DropoutTensorSeed(torch.autograd.Function):
@@ -177,26 +192,32 @@ def dropout(
     if (
         type(seed) is int
         and type(p) is float
+        and (type(x) is Tensor or type(x) is torch.nn.Parameter)
         and first_index == 0
         and row_seeds is None
         and shard is None
         and scale
         and layout == "packed"
-        and (type(x) is Tensor or type(x) is torch.nn.Parameter)
-        and not torch.compiler.is_compiling()
-        and not _transforms_active()
+        and forward_ad._current_level < 0
+        and not _is_compiling()
     ):  # the common eager call, with as little between it and the kernel as can be
         if not 0.0 <= p <= 1.0:
             check_probability("dropout", p)
         if not 0 <= stream < 16777216:
             _seeds.check_stream("dropout", stream)
-        if not 0 <= seed < 9223372036854775808:
-            seed = _seeds.signed("dropout", seed)
-        if not x.is_floating_point():
+        if not 0 <= seed < 18446744073709551616:
+            _seeds.signed("dropout", seed)
+        if not x.requires_grad or not torch.is_grad_enabled():
+            if not _dispatch_modes() and not x.is_neg():  # _eager, without a call more
+                y = _empty_like(x)
+                if _exchange(_api, x, y, p, seed, stream):
+                    return y
+            if not _transforms_active():
+                _check_floating("dropout", "x", x)
+                return _short(x, p, _seeds.signed("dropout", seed), stream)  # type: ignore[no-any-return]
+        elif not _transforms_active():
             _check_floating("dropout", "x", x)
-        if x.requires_grad and torch.is_grad_enabled():
             return _apply(x, p, seed, stream)  # type: ignore[no-any-return]
-        return _short(x, p, seed, stream)  # type: ignore[no-any-return]
     _check_floating("dropout", "x", x)
     if _dtensor.is_dtensor(x):
         return _dtensor.elementwise(

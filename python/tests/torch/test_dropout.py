@@ -286,3 +286,30 @@ def test_seeds_are_independent(device):
 def test_numpy_is_the_same_library():
     x = np.linspace(-1, 1, 77, dtype=np.float32)
     assert np.array_equal(mt.dropout(torch.from_numpy(x), 0.3, seed=8).numpy(), maskless.dropout(x, 0.3, seed=8))
+
+
+def test_whoever_watches_sees_the_operation(device):
+    """Eager calls go past torch's dispatcher, but not past modes, transforms or bits that change what x means."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.randn(64, device=device)
+    y = mt.dropout(x, 0.5, seed=1)
+    assert torch.equal(y, OP(x, 0.5, 1))
+    graph = make_fx(lambda t: mt.dropout(t, 0.5, seed=1))(x)
+    assert "maskless" in graph.code and torch.equal(graph(x), y)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        tangent = torch.autograd.forward_ad.unpack_dual(mt.dropout(dual, 0.5, seed=1)).tangent
+        assert torch.equal(tangent, mt.dropout(torch.ones_like(x), 0.5, seed=1))
+    negated = torch.complex(y, x).conj().imag
+    assert negated.is_neg() and torch.equal(mt.dropout(negated, 0.5, seed=1), -y)
+    assert torch.equal(mt.dropout(torch._neg_view(x), 0.5, seed=1), -y)
+
+
+def test_sizes_beside_the_dispatcher(device):
+    """Those eager calls and the operation agree around every edge, in every dtype, for seeds of 64 bits."""
+    for n in (1, 2, 7, 8, 9, 4095, 4096, 4097, 100003):
+        for dtype in DTYPES:
+            for x in (torch.randn(n, dtype=dtype, device=device), torch.randn(n + 1, dtype=dtype, device=device)[1:]):
+                for seed, signed in ((1, 1), (2**63, -(2**63)), (2**64 - 1, -1)):
+                    same(mt.dropout(x, 0.3, seed=seed, stream=3), OP(x, 0.3, signed, 3))
