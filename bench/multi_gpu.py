@@ -1,12 +1,16 @@
 """Sharded masks on several processes: do they equal one process's, and how does the time scale?
 
-    torchrun --nproc-per-node N bench/multi_gpu.py [--steps 50] [--size 26] [--parts masks,training,sketch,scaling]
+    torchrun --nproc-per-node N bench/multi_gpu.py [--steps 50] [--size 28] [--parts masks,training,sketch,scaling]
 
-NCCL on GPUs, gloo on CPUs. Every check raises where it fails; the tables come last.
+NCCL on GPUs, gloo on CPUs. Every check raises where it fails; the tables come last. In the tables a time is that of the
+slowest process, the median of repeats. A sketch's sum over processes is compared with a bare all-reduce of as many
+bytes and with the link, whose speed is that of an all-reduce of 2^30 bytes (2^26 on CPUs): 2 (n - 1) / n of the
+bytes over the time.
 """
 
 import argparse
 import itertools
+import math
 import os
 import platform
 import sys
@@ -36,6 +40,24 @@ def functions() -> Functions:
     return table
 
 
+def fused_functions() -> Functions:
+    """The fused forms, as functions of x (rows, features), its residual and the bias."""
+
+    def norm(kind: str) -> Callable[..., Tensor]:
+        def function(x: Tensor, residual: Tensor, bias: Tensor) -> Tensor:
+            y, total = mt.bias_dropout_residual_norm(x, residual, 1 + bias, None, bias, 0.3, norm=kind, seed=5)
+            return y + total
+
+        return function
+
+    return {
+        "gelu": lambda x, residual, bias: mt.bias_activation_dropout(x, bias, "gelu", 0.3, seed=5, stream=1),
+        "residual": lambda x, residual, bias: mt.bias_dropout_residual(x, residual, bias, 0.3, seed=5, stream=2),
+        "LayerNorm": norm("layer"),
+        "RMSNorm": norm("rms"),
+    }
+
+
 def placements(mesh: DeviceMesh) -> Iterator[tuple[Placement, ...]]:
     return itertools.product([Shard(0), Shard(1), Replicate(), Partial()], repeat=mesh.ndim)
 
@@ -63,13 +85,42 @@ def check_masks(device: str, meshes: list[DeviceMesh]) -> int:
             sharded = place(x, mesh, kinds).requires_grad_()
             y = function(sharded)
             y.backward(distribute_tensor(dy, mesh, y.placements))
-            whole, grad = y.full_tensor(), sharded.grad
-            assert isinstance(grad, DTensor)
-            settled = [Replicate() if kind.is_partial() else kind for kind in kinds]
-            grad = grad.redistribute(placements=settled).full_tensor()
+            whole, grad = y.full_tensor(), settled(sharded.grad, kinds)
             what = f"{name}, {shape}, {kinds} on a mesh of {tuple(mesh.shape)}"
             assert torch.equal(whole, expected), f"output of {what}"
             assert torch.equal(grad, one.grad), f"gradient of {what}"
+            checks += 1
+    return checks
+
+
+def settled(t: Tensor, kinds: tuple[Placement, ...]) -> Tensor:
+    """The whole of a gradient; that of a partial sum is the same on all processes."""
+    assert isinstance(t, DTensor)
+    return t.redistribute(placements=[Replicate() if kind.is_partial() else kind for kind in kinds]).full_tensor()
+
+
+def check_fused(device: str, meshes: list[DeviceMesh]) -> int:
+    """Values and gradients to 1e-12 in float64: one bit of a mask would change them in the first digits."""
+    checks = 0
+    for (name, function), mesh in itertools.product(fused_functions().items(), meshes):
+        for kinds, shape in itertools.product(placements(mesh), [(12, 10), (10, 7)]):
+            torch.manual_seed(6)
+            x, residual, dy = (torch.randn(shape, dtype=torch.float64, device=device) for _ in range(3))
+            bias = torch.randn(shape[-1], dtype=torch.float64, device=device)
+            one = [t.clone().requires_grad_() for t in (x, residual)]
+            expected = function(*one, bias)
+            expected.backward(dy)
+            sharded = [place(t, mesh, kinds).requires_grad_() for t in (x, residual)]
+            y = function(*sharded, bias)
+            assert isinstance(y, DTensor)
+            y.backward(distribute_tensor(dy, mesh, [Replicate() if k.is_partial() else k for k in y.placements]))
+            what = f"{name}, {shape}, {kinds} on a mesh of {tuple(mesh.shape)}"
+            pairs = [(y.full_tensor(), expected.detach())]
+            pairs += [(settled(a.grad, kinds), b.grad) for a, b in zip(sharded, one, strict=True) if b.grad is not None]
+            for ours, theirs in pairs:
+                torch.testing.assert_close(
+                    ours, theirs, rtol=1e-12, atol=1e-12, msg=lambda m, what=what: f"{what}: {m}"
+                )
             checks += 1
     return checks
 
@@ -92,9 +143,7 @@ def check_dropconnect(device: str, meshes: list[DeviceMesh]) -> int:
             y.backward(distribute_tensor(dy, mesh, y.placements))
             torch.testing.assert_close(y.full_tensor(), expected.detach(), rtol=1e-12, atol=1e-12)
             for ours, theirs, kinds in zip(sharded, one, (xk, wk), strict=True):
-                settled = [Replicate() if kind.is_partial() else kind for kind in kinds]
-                grad = ours.grad.redistribute(placements=settled).full_tensor()
-                torch.testing.assert_close(grad, theirs.grad, rtol=1e-12, atol=1e-12)
+                torch.testing.assert_close(settled(ours.grad, kinds), theirs.grad, rtol=1e-12, atol=1e-12)
             checks += 1
     return checks
 
@@ -114,18 +163,42 @@ def check_sketch(device: str, mesh: DeviceMesh) -> int:
     return checks
 
 
-def sketch_table(device: str, mesh: DeviceMesh, size: int) -> list[tuple[str, float, float]]:
-    """(work, seconds, GB/s read): each process has 2^(size-3) columns of 8 rows, then comes the sum over processes."""
-    columns = 1 << (size - 3)
-    local = torch.randn(8, columns, device=device)
-    x = DTensor.from_local(local, mesh, [Shard(1)], run_check=False)
-    rows = []
-    for name, result in (("all-reduce", [Replicate()]), ("reduce-scatter", [Shard(1)])):
-        took = seconds(lambda result=result: mt.project(x, 4096, seed=1).redistribute(placements=result), device)
-        rows.append(
-            (f"sjlt of 8 x 2^{size - 3} columns a process, {name}", took, mesh.size() * local.nbytes / took / 1e9)
+def link_speed(device: str, mesh: DeviceMesh) -> float:
+    """Bytes a second that each process sends in a large all-reduce: 2 (n - 1) / n of its bytes over the time."""
+    bytes_ = 1 << (30 if device == "cuda" else 26)
+    buffer = torch.randn(bytes_ // 4, device=device)
+    took = seconds(lambda: dist.all_reduce(buffer, group=mesh.get_group()), device)
+    return 2 * (mesh.size() - 1) / mesh.size() * bytes_ / took
+
+
+def sketch_table(device: str, mesh: DeviceMesh, size: int) -> list[str]:
+    """Columns are sharded, 2^size numbers a process: the sketch of the piece, then the sum over processes."""
+    n, speed = mesh.size(), link_speed(device, mesh) if mesh.size() > 1 else math.inf
+    lines = [f"  an all-reduce of many bytes: {speed / 1e9:.1f} GB/s sent by each process"] if n > 1 else []
+    lines.append(
+        f"  {'rows x columns a process':>26s} {'local':>9s} {'and all-reduce':>15s} {'and reduce-scatter':>19s} "
+        f"{'all-reduce alone':>17s} {'at link speed':>14s}   (milliseconds)"
+    )
+    for rows in (8, 4096 if device == "cuda" else 256):
+        columns = (1 << size) // rows
+        x = DTensor.from_local(torch.randn(rows, columns, device=device), mesh, [Shard(1)], run_check=False)
+
+        def sketch(x: DTensor = x) -> Tensor:
+            return mt.project(x, 4096, seed=1)
+
+        y = torch.randn(rows, 4096, device=device)
+        times = [
+            seconds(sketch, device),
+            seconds(lambda: sketch().redistribute(placements=[Replicate()]), device),
+            seconds(lambda: sketch().redistribute(placements=[Shard(1)]), device),
+            seconds(lambda: dist.all_reduce(y, group=mesh.get_group()), device),
+            2 * (n - 1) / n * y.nbytes / speed,
+        ]
+        local, reduced, scattered, alone, floor = (1e3 * t for t in times)
+        lines.append(
+            f"  {f'{rows} x {columns}':>26s} {local:9.3f} {reduced:15.3f} {scattered:19.3f} {alone:17.3f} {floor:14.3f}"
         )
-    return rows
+    return lines
 
 
 def check_training(device: str, mesh: DeviceMesh, steps: int) -> list[tuple[str, float, float]]:
@@ -141,30 +214,61 @@ def check_training(device: str, mesh: DeviceMesh, steps: int) -> list[tuple[str,
     return rows
 
 
-def seconds(work: Callable[[], object], device: str, repeats: int = 5) -> float:
-    """The median over repeats of the slowest process's time."""
+def seconds(
+    work: Callable[[], object], device: str, takes_part: bool = True, calls: int = 10, repeats: int = 5
+) -> float:
+    """A call's time on the slowest process that takes part, the median of repeats of some calls one after another."""
     times = []
     for _ in range(repeats + 1):
         dist.barrier()
         if device == "cuda":
             torch.cuda.synchronize()
         begin = time.perf_counter()
-        work()
+        if takes_part:
+            for _ in range(calls):
+                work()
         if device == "cuda":
             torch.cuda.synchronize()
-        took = torch.tensor(time.perf_counter() - begin, device=device)
+        took = torch.tensor((time.perf_counter() - begin) / calls, dtype=torch.float64, device=device)
         dist.all_reduce(took, dist.ReduceOp.MAX)
         times.append(float(took))
     return sorted(times[1:])[repeats // 2]
 
 
-def weak_scaling(device: str, mesh: DeviceMesh, size: int) -> list[tuple[str, float, float]]:
-    """(work, seconds, GB/s in all): `size` elements a process, bf16, as rows of one DTensor."""
-    n = mesh.size()
-    local = torch.randn(1 << (size - 12), 1 << 12, device=device).bfloat16()
-    x = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
-    took = seconds(lambda: mt.dropout(x, 0.1, seed=1), device)
-    return [(f"dropout of 2^{size} elements a process", took, n * local.nbytes * 2 / took / 1e9)]
+def weak_scaling(device: str, size: int) -> list[str]:
+    """The same work a process on 1, 2, ... of the processes: milliseconds, and the time on one over the time on n."""
+    world = dist.get_world_size()
+    counts = [n for n in (1, 2, 4, 8) if n < world] + [world]
+    columns = (1 << size) // 8
+    lines = [f"  {'work a process':44s} " + " ".join(f"{f'{n} process' + 'es' * (n > 1):>20s}" for n in counts)]
+    rows: dict[str, list[float]] = {}
+    for n in counts:
+        mesh = DeviceMesh(device, list(range(n)))
+        here = dist.get_rank() < n
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        local = torch.randn(1 << (size - 12), 1 << 12, device=device, dtype=dtype)
+        wide = torch.randn(8, columns, device=device)
+
+        def sharded(t: Tensor, dim: int, mesh: DeviceMesh = mesh) -> DTensor:
+            return DTensor.from_local(t, mesh, [Shard(dim)], run_check=False)
+
+        def both_ways(local: Tensor = local, sharded: Callable[..., DTensor] = sharded) -> object:
+            x = sharded(local, 0).requires_grad_()
+            y = mt.dropout(x, 0.1, seed=1)
+            return torch.autograd.grad(y, x, y)
+
+        works: dict[str, Callable[[], object]] = {
+            f"dropout of 2^{size} {str(dtype)[6:]}": lambda: mt.dropout(sharded(local, 0), 0.1, seed=1),
+            "the same, forward and backward": both_ways,
+            f"sjlt of 8 x {columns} to 4096, all-reduce": lambda: mt.project(
+                sharded(wide, 1), 4096, seed=1
+            ).redistribute(placements=[Replicate()]),
+        }
+        for name, work in works.items():
+            rows.setdefault(name, []).append(seconds(work, device, here))
+    for name, times in rows.items():
+        lines.append(f"  {name:44s} " + " ".join(f"{1e3 * t:11.3f} ({times[0] / t:.3f})" for t in times))
+    return lines
 
 
 def main() -> None:
@@ -182,6 +286,7 @@ def main() -> None:
     lines = [f"{n} processes, {dist.get_backend()}, {name}, torch {torch.__version__}"]
     if "masks" in parts:
         lines.append(f"masks: {check_masks(device, meshes)} outputs and gradients equal one process's, bit for bit")
+        lines.append(f"fused forms: {check_fused(device, meshes)} outputs and gradients equal to 1e-12")
         lines.append(f"dropconnect: {check_dropconnect(device, meshes)} outputs and gradients equal to 1e-12")
     if "training" in parts:
         lines.append(f"training, {arguments.steps} steps: last loss, largest difference to one process")
@@ -191,16 +296,10 @@ def main() -> None:
         ]
     if "sketch" in parts:
         lines.append(f"sketch: {check_sketch(device, mesh)} projections equal to 1e-12")
-        lines += [
-            f"  {work:56s} {1e3 * took:9.3f} ms {rate:8.1f} GB/s read by all"
-            for work, took, rate in sketch_table(device, mesh, arguments.size)
-        ]
+        lines += sketch_table(device, mesh, arguments.size)
     if "scaling" in parts:
-        lines.append("weak scaling: milliseconds, GB/s read and written by all")
-        lines += [
-            f"  {work:40s} {1e3 * took:8.3f} {rate:9.1f}"
-            for work, took, rate in weak_scaling(device, mesh, arguments.size)
-        ]
+        lines.append("weak scaling: milliseconds (time on one process over this time)")
+        lines += weak_scaling(device, arguments.size)
     if dist.get_rank() == 0:
         print("\n".join(lines))
     dist.destroy_process_group()

@@ -298,7 +298,8 @@ def bias_dropout_residual_norm(
         total = dropout(x, p, training, seed=seed, stream=stream)
         total = total if residual is None else residual + total
         scale, shift = (None if t is None else _dtensor.on_mesh_of(x, t) for t in (weight, norm_bias))
-        return _normalise(total, scale, shift, norm == "rms", eps), total
+        whole = _dtensor.settled(total, (-1,))  # rows must be together to be normalised
+        return _normalise(whole, scale, shift, norm == "rms", eps), total
     matrix, mask = _prepare(op, x, p, training, seed, stream, shard)
     other = None if residual is None else _rows(residual.to(x.dtype).reshape(matrix.shape))
     y, total, _, _ = _norm(
