@@ -22,57 +22,23 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 
 
-def triton_columns():
-    """The tutorial's two kernels, in its manner: masked and seeded."""
-    import triton
-    import triton.language as tl
-
-    globals()["tl"] = tl
-
-    @triton.jit
-    def masked_kernel(x, keep, y, n, p, BLOCK: tl.constexpr):
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = i < n
-        value = tl.load(x + i, mask=inside)
-        kept = tl.load(keep + i, mask=inside)
-        tl.store(y + i, tl.where(kept, value / (1 - p), 0.0), mask=inside)
-
-    @triton.jit
-    def seeded_kernel(x, y, n, p, seed, BLOCK: tl.constexpr):
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = i < n
-        value = tl.load(x + i, mask=inside)
-        tl.store(y + i, tl.where(tl.rand(seed, i) > p, value / (1 - p), 0.0), mask=inside)
+def peer_columns():
+    import dropout_peers as peers
 
     def masked(x, keep):
         y = torch.empty_like(x)
-        masked_kernel[(triton.cdiv(x.numel(), 1024),)](x, keep, y, x.numel(), P, BLOCK=1024)
+        peers.triton_masked(x, keep, y, P)
         return y
 
     def seeded(x, keep):
         y = torch.empty_like(x)
-        seeded_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), P, SEED, BLOCK=1024)
+        peers.triton_seeded(x, y, P, SEED)
         return y
 
-    return {"Triton masked": masked, "Triton seeded": seeded}
-
-
-def helion_column():
-    import helion
-    import helion.language as hl
-
-    globals().update(hl=hl)
-
-    @helion.kernel(config=helion.Config(block_sizes=[1024]), static_shapes=False)
-    def kernel(p: float, seed: int, x: torch.Tensor) -> torch.Tensor:
-        y = torch.empty_like(x)
-        for tile in hl.tile(x.size(0)):
-            r = hl.rand([tile], seed=seed)
-            value = x[tile]
-            y[tile] = torch.where(r > p, value / (1 - p), 0.0)
-        return y
-
-    return {"Helion": lambda x, keep: kernel(P, SEED, x)}
+    table = {"Triton masked": masked, "Triton seeded": seeded}
+    if peers.helion is not None:
+        table["Helion"] = lambda x, keep: peers.helion_dropout(P, x, SEED)
+    return table
 
 
 def columns():
@@ -80,11 +46,7 @@ def columns():
     if CUDA:
         compiled = torch.compile(lambda x: F.dropout(x, P), dynamic=True)
         table["torch.compile"] = lambda x, keep: compiled(x)
-        table |= triton_columns()
-        try:
-            table |= helion_column()
-        except ImportError:
-            print("Helion is not installed: its column is left out", file=sys.stderr)
+        table |= peer_columns()
     table["ours"] = lambda x, keep: mt.dropout(x, P, seed=SEED)
     if CUDA:
         ours = torch.compile(lambda x: mt.dropout(x, P, seed=SEED), dynamic=True)

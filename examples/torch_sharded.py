@@ -141,7 +141,7 @@ def train(parallel: str, steps: int, device: str, mesh: DeviceMesh | None = None
         shard_tensor_parallel(model, mesh)
     elif parallel == "sequence":
         shard_sequence_parallel(model, mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)  # DTensors and plain ones
     losses = []
     for step in range(steps):
         tokens, targets = (part.chunk(count)[index] for part in batch_of(step, device))

@@ -1,5 +1,15 @@
 """Dropout and its relatives for PyTorch: masks that are functions of (seed, stream, position) and are never stored."""
 
+try:
+    import torch as _torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    message = "maskless.torch needs PyTorch 2.10 or later, which is not installed: pip install torch"
+    raise ModuleNotFoundError(message, name="torch") from None
+if tuple(int(part) for part in _torch.__version__.split(".")[:2]) < (2, 10):
+    raise ImportError(f"maskless.torch needs PyTorch 2.10 or later, got {_torch.__version__}")
+
 from maskless.torch._convert import Conversion, convert
 from maskless.torch._dropconnect import DropConnectLinear, dropconnect_linear, dropconnect_mask
 from maskless.torch._functional import dropout, keep_mask

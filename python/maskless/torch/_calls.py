@@ -39,15 +39,18 @@ class CallLog:
         self._recorded: list[weakref.ref[Call]] = []  # calls that have a node in a graph
         self._loose: list[Call] = []  # calls without one (their input needs no gradient), since the last recomputation
 
-    def record(self, call: Call, output: Tensor) -> None:
-        node = output.grad_fn
-        if node is None:
+    def record(self, call: Call, output: Tensor, held: bool = False) -> None:
+        """After the call. `held`: output's node holds the call, and tells it when it is done."""
+        if not output.requires_grad:
             self._loose = [*self._loose[-1:], call]
             return
-        node.metadata["maskless"] = call
-        node.register_hook(call.finish)
-        self._recorded = [r for r in self._recorded if (live := r()) is not None and not live.done]
+        if not held:
+            node = output.grad_fn
+            node.metadata["maskless"] = call  # type: ignore[union-attr]
+            node.register_hook(call.finish)  # type: ignore[union-attr]
         self._recorded.append(weakref.ref(call))
+        if len(self._recorded) > 8:
+            self._recorded = [r for r in self._recorded if (live := r()) is not None and not live.done]
 
     def replay(self, name: str) -> Call:
         live = [call for r in self._recorded if (call := r()) is not None]

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from maskless._core import exchange_dropout as _exchange
+from maskless._core import exchange_dropout_seed as _exchange_seed
 from maskless.torch import _dtensor, _seeds
+from maskless.torch._calls import Call
 from maskless.torch._library import DropoutFunction, ops
 
 Layout = Literal["packed", "triton"]
@@ -26,52 +28,83 @@ _empty_like = torch.empty_like
 _api = Tensor.__dlpack_c_exchange_api__  # type: ignore[attr-defined]
 
 
-def _eager(x: Tensor, p: float, seed: int, stream: int) -> Tensor:
-    """The operation where nothing watches: without torch's dispatcher, whose call costs more than the launch."""
-    if not _dispatch_modes() and not x.is_neg():
+def _eager(x: Tensor, p: float, seed: int | Tensor, stream: int) -> Tensor:
+    """The operation; where nothing watches, without torch's dispatcher, whose call costs more than the launch."""
+    if (type(x) is Tensor or type(x) is torch.nn.Parameter) and not _dispatch_modes() and not x.is_neg():
         y = _empty_like(x)
-        if _exchange(_api, x, y, p, seed, stream):
+        if type(seed) is int:
+            if _exchange(_api, x, y, p, seed, stream):
+                return y
+        elif type(seed) is Tensor and _exchange_seed(_api, x, y, p, seed, stream):
             return y
-    return _short(x, p, seed if seed < 9223372036854775808 else seed - 18446744073709551616, stream)  # type: ignore[no-any-return]
+    _check_floating("dropout", "x", x)
+    if isinstance(seed, Tensor):
+        return _short_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
+    return _short(x, p, _seeds.signed("dropout", seed), stream)  # type: ignore[no-any-return]
 
 
 class _Dropout(torch.autograd.Function):
-    """Plain eager calls: about a tenth of the time that an autograd formula registered from Python takes."""
+    """Plain eager calls: about a tenth of the time that an autograd formula registered from Python takes.
+
+    `call`, where a module gives one, lives as long as the call's node and learns when its backward has run.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: int, stream: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, p: float, seed: int, stream: int, call: Call | None) -> Tensor:
         ctx.numbers = (p, seed, stream)
+        ctx.call = call
         return _eager(x, p, seed, stream)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        p, seed, stream = ctx.numbers
+        if ctx.call is not None:
+            ctx.call.done = True
         if dy.requires_grad and torch.is_grad_enabled():
-            return _Dropout.apply(dy, p, seed, stream), None, None, None
-        return _eager(dy, p, seed, stream), None, None, None
+            return _Dropout.apply(dy, *ctx.numbers, None), None, None, None, None
+        return _eager(dy, *ctx.numbers), None, None, None, None
 
 
 class _DropoutTensorSeed(torch.autograd.Function):
     """The same with the seed in a tensor, which autograd guards against changes between forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: Tensor, stream: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, p: float, seed: Tensor, stream: int, call: Call | None) -> Tensor:
         ctx.save_for_backward(seed)
         ctx.numbers = (p, stream)
-        return _short_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
+        ctx.call = call
+        return _eager(x, p, seed, stream)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (seed,) = ctx.saved_tensors
+        (seed,) = ctx.saved_tensors  # within a checkpoint this runs the module again, which looks for a waiting call
         p, stream = ctx.numbers
+        if ctx.call is not None:
+            ctx.call.done = True
         if dy.requires_grad and torch.is_grad_enabled():
-            return _DropoutTensorSeed.apply(dy, p, seed, stream), None, None, None
-        return _short_tensor(dy, p, seed, stream), None, None, None
+            return _DropoutTensorSeed.apply(dy, p, seed, stream, None), None, None, None, None
+        return _eager(dy, p, seed, stream), None, None, None, None
 
 
-# torch.autograd.Function.apply looks for transforms and default arguments first; the callers below have done so.
+# torch.autograd.Function.apply looks for transforms first, and for default arguments by inspecting signatures, which
+# takes 50 us; the callers below have done so.
 _apply = super(torch.autograd.Function, _Dropout).apply
 _apply_tensor = super(torch.autograd.Function, _DropoutTensorSeed).apply
+_apply_full = super(torch.autograd.Function, DropoutFunction).apply
+
+
+def plain_dropout(x: Tensor, p: float, seed: int | Tensor, stream: int, call: Call | None) -> Tensor | None:
+    """Dropout for a module's call in plain eager mode, all arguments checked; None elsewhere."""
+    if (
+        not (type(x) is Tensor or type(x) is torch.nn.Parameter)
+        or forward_ad._current_level >= 0
+        or _is_compiling()
+        or _transforms_active()
+    ):
+        return None
+    if x.requires_grad and torch.is_grad_enabled():
+        apply = _apply if type(seed) is int else _apply_tensor
+        return apply(x, p, seed, stream, call)  # type: ignore[no-any-return]
+    return _eager(x, p, seed, stream)
 
 
 def check_probability(op: str, p: float) -> float:
@@ -189,6 +222,8 @@ def dropout(
     """
     if not training:
         return x
+    if seed is None and row_seeds is None and type(x) is Tensor and not _is_compiling():
+        seed = _seeds.draw(x)
     if (
         type(seed) is int
         and type(p) is float
@@ -216,8 +251,7 @@ def dropout(
                 _check_floating("dropout", "x", x)
                 return _short(x, p, _seeds.signed("dropout", seed), stream)  # type: ignore[no-any-return]
         elif not _transforms_active():
-            _check_floating("dropout", "x", x)
-            return _apply(x, p, seed, stream)  # type: ignore[no-any-return]
+            return _apply(x, p, seed, stream, None)  # type: ignore[no-any-return]
     _check_floating("dropout", "x", x)
     if _dtensor.is_dtensor(x):
         return _dtensor.elementwise(
@@ -231,6 +265,7 @@ def dropout(
     if (
         not torch.compiler.is_compiling()
         and not _transforms_active()
+        and forward_ad._current_level < 0
         and len(arguments) == 5  # p, seed, stream, triton, seed_tensor
         and "seed_tensor" in arguments
         and first_index == 0
@@ -240,8 +275,8 @@ def dropout(
     ):
         seed = arguments["seed_tensor"]
         if x.requires_grad and torch.is_grad_enabled():
-            return _apply_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
-        return _short_tensor(x, p, seed, stream)  # type: ignore[no-any-return]
+            return _apply_tensor(x, p, seed, stream, None)  # type: ignore[no-any-return]
+        return _eager(x, p, seed, stream)
     ordered = (
         x, arguments["p"], arguments["seed"], stream, arguments.get("seed_tensor"), arguments.get("p_tensor"),
         row_seeds, _index(first_index), scale, arguments["triton"],
@@ -249,7 +284,8 @@ def dropout(
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return _full(*ordered)  # type: ignore[no-any-return]
-    return DropoutFunction.apply(*ordered)  # type: ignore[no-any-return]
+    apply = DropoutFunction.apply if _transforms_active() else _apply_full
+    return apply(*ordered)  # type: ignore[no-any-return]
 
 
 def _index(first_index: int) -> int:

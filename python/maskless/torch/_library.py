@@ -16,8 +16,8 @@ def _load() -> None:
         return
     if not os.path.exists(_PATH):
         raise ImportError(
-            "maskless was built without its PyTorch operations; in an environment with torch >= 2.10 and a C++20 "
-            "compiler: pip install --no-build-isolation maskless"
+            "maskless was built without its PyTorch operations. To build them, in an environment with torch >= 2.10, "
+            "scikit-build-core, nanobind and a C++20 compiler: pip install --no-build-isolation <sources of maskless>"
         )
     torch.ops.load_library(_PATH)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from maskless.torch import _dtensor, _seeds
 from maskless.torch._calls import Call, CallLog, in_backward
-from maskless.torch._functional import Layout, Shard, check_probability, dropout
+from maskless.torch._functional import Layout, Shard, check_probability, dropout, plain_dropout
 
 
 class RandomModule(nn.Module):
@@ -32,6 +32,7 @@ class RandomModule(nn.Module):
         self.register_buffer("seed_state", None if seed is None else _seeds.new_state(name, seed, device))
         self._batch: tuple[int, int, int] | None = None
         self._forced: int | None = None
+        self._parts: tuple[Tensor, Tensor, Tensor] | None = None  # seed_state, and views of its two elements
         self._log = CallLog()
 
     @property
@@ -62,11 +63,17 @@ class RandomModule(nn.Module):
     def _fresh_seed(self, x: Tensor) -> int | Tensor:
         if self._forced is not None:
             return self._forced
-        if self.seed_state is None:
+        state = self._buffers["seed_state"]  # quicker than self.seed_state
+        if state is None:
             if _dtensor.is_dtensor(x):
                 _dtensor.need_seed(type(self).__name__, None)
             return _seeds.draw(x)
-        return _seeds.advance(_dtensor.local(self.seed_state))
+        if torch.compiler.is_compiling():
+            return _seeds.advance(_dtensor.local(state))
+        if self._parts is None or self._parts[0] is not state:
+            local = _dtensor.local(state)
+            self._parts = (state, local[0], local[1])
+        return _seeds.advance_parts(self._parts[1], self._parts[2])
 
     def _begin(self, x: Tensor) -> tuple[int | Tensor, Call | None]:
         """The seed of this call, and what `_end` needs."""
@@ -94,7 +101,7 @@ class RandomModule(nn.Module):
         return shape, offsets
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_log": None}  # type: ignore[misc]
+        return {**super().__getstate__(), "_log": None, "_parts": None}  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -154,6 +161,12 @@ class Dropout(RandomModule):
         if not self.training or self._p == 0.0:
             return x
         seed, call = self._begin(x)
+        if self._batch is None and self.scale and self.layout == "packed":
+            plain = plain_dropout(x, self._p, seed, self.stream, call)
+            if plain is not None:
+                if call is not None:
+                    self._log.record(call, plain, held=True)
+                return plain
         y = dropout(
             x,
             self._call_p(),

@@ -115,10 +115,14 @@ def advance(state: Tensor) -> Tensor:
     """The call's seed from (seed, step), as a tensor of its own, and one step on. No synchronisation."""
     if torch.compiler.is_compiling():
         return torch.ops.maskless.advance.default(state)  # type: ignore[no-any-return]
-    with torch.no_grad():
-        seed = torch.add(state[0], state[1], alpha=_GOLDEN_SIGNED)
-        state[1].add_(1)
-    return seed
+    return advance_parts(state[0], state[1])
+
+
+def advance_parts(seed: Tensor, step: Tensor) -> Tensor:
+    """The same for the state's elements, as views of it."""
+    result = torch.add(seed, step, alpha=_GOLDEN_SIGNED)
+    step.add_(1)
+    return result
 
 
 def _mix(z: int) -> int:
@@ -136,7 +140,7 @@ def draw(x: Tensor) -> int | Tensor:
     """
     if torch.compiler.is_compiling():
         return torch.ops.maskless.draw.default(x)  # type: ignore[no-any-return]
-    if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+    if x.is_cuda and not torch._C._cuda_isCurrentStreamCapturing():
         generator = torch.cuda.default_generators[x.get_device()]
         offset = generator.get_offset()
         generator.set_offset(offset + 4)
