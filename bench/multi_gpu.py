@@ -243,28 +243,30 @@ def weak_scaling(device: str, size: int) -> list[str]:
     columns = (1 << size) // 8
     lines = [f"  {'work a process':44s} " + " ".join(f"{f'{n} process' + 'es' * (n > 1):>20s}" for n in counts)]
     rows: dict[str, list[float]] = {}
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    names = [
+        f"dropout of 2^{size} {str(dtype)[6:]}",
+        "the same, forward and backward",
+        f"sjlt of 8 x {columns} to 4096, all-reduce",
+    ]
     for n in counts:
         mesh = DeviceMesh(device, list(range(n)))
         here = dist.get_rank() < n
-        dtype = torch.bfloat16 if device == "cuda" else torch.float32
         local = torch.randn(1 << (size - 12), 1 << 12, device=device, dtype=dtype)
         wide = torch.randn(8, columns, device=device)
 
-        def sharded(t: Tensor, dim: int, mesh: DeviceMesh = mesh) -> DTensor:
-            return DTensor.from_local(t, mesh, [Shard(dim)], run_check=False)
-
-        def both_ways(local: Tensor = local, sharded: Callable[..., DTensor] = sharded) -> object:
-            x = sharded(local, 0).requires_grad_()
-            y = mt.dropout(x, 0.1, seed=1)
-            return torch.autograd.grad(y, x, y)
-
-        works: dict[str, Callable[[], object]] = {
-            f"dropout of 2^{size} {str(dtype)[6:]}": lambda: mt.dropout(sharded(local, 0), 0.1, seed=1),
-            "the same, forward and backward": both_ways,
-            f"sjlt of 8 x {columns} to 4096, all-reduce": lambda: mt.project(
-                sharded(wide, 1), 4096, seed=1
-            ).redistribute(placements=[Replicate()]),
-        }
+        works: dict[str, Callable[[], object]] = dict.fromkeys(names, lambda: None)
+        if here:
+            rows_of = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+            leaf, dy = rows_of.clone().requires_grad_(), rows_of
+            columns_of = DTensor.from_local(wide, mesh, [Shard(1)], run_check=False)
+            whole = [Replicate()]
+            calls: list[Callable[[], object]] = [
+                lambda x=rows_of: mt.dropout(x, 0.1, seed=1),
+                lambda x=leaf, dy=dy: torch.autograd.grad(mt.dropout(x, 0.1, seed=1), x, dy),
+                lambda x=columns_of: mt.project(x, 4096, seed=1).redistribute(placements=whole),
+            ]
+            works = dict(zip(names, calls, strict=True))
         for name, work in works.items():
             rows.setdefault(name, []).append(seconds(work, device, here))
     for name, times in rows.items():

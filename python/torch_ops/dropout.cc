@@ -54,8 +54,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(maskless, m) {
       "dropout(Tensor x, float p, SymInt seed, SymInt stream=0, Tensor? seed_tensor=None, Tensor? p_tensor=None, "
       "Tensor? row_seeds=None, SymInt first_index=0, bool scale=True, bool triton=False, SymInt[] global_shape=[], "
       "SymInt[] offsets=[]) -> Tensor");
-  m.def("_dropout(Tensor x, float p, SymInt seed, SymInt stream) -> Tensor");
-  m.def("_dropout.tensor(Tensor x, float p, Tensor seed, SymInt stream) -> Tensor");
+  for (const char* name : {"_dropout", "_traced_dropout"}) {  // the second has a derivative, for torch.compile
+    const std::string op = name;
+    m.def((op + "(Tensor x, float p, SymInt seed, SymInt stream) -> Tensor").c_str());
+    m.def((op + ".tensor(Tensor x, float p, Tensor seed, SymInt stream) -> Tensor").c_str());
+  }
   m.def(
       "keep_mask(Tensor like, float p, SymInt seed, SymInt stream=0, Tensor? seed_tensor=None, Tensor? p_tensor=None, "
       "Tensor? row_seeds=None, SymInt first_index=0, bool triton=False, SymInt[] global_shape=[], SymInt[] offsets=[])"
@@ -66,6 +69,8 @@ void implement_dropout(torch::stable::detail::StableLibrary& m) {
   m.impl("dropout", TORCH_BOX(&dropout_op));
   m.impl("_dropout", TORCH_BOX(&dropout_short));
   m.impl("_dropout.tensor", TORCH_BOX(&dropout_short_tensor));
+  m.impl("_traced_dropout", TORCH_BOX(&dropout_short));
+  m.impl("_traced_dropout.tensor", TORCH_BOX(&dropout_short_tensor));
   m.impl("keep_mask", TORCH_BOX(&keep_mask_op));
 }
 

@@ -20,6 +20,8 @@ Shard = tuple[Sequence[int], Sequence[int]]
 
 _short = ops._dropout.default
 _short_tensor = ops._dropout.tensor
+_traced = ops._traced_dropout.default
+_traced_tensor = ops._traced_dropout.tensor
 _full = ops.dropout.default
 _transforms_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -262,27 +264,32 @@ def dropout(
             x,
         )  # fmt: skip
     arguments = mask_arguments("dropout", x, p, seed, stream, row_seeds, layout, shard)
-    if (
-        not torch.compiler.is_compiling()
-        and not _transforms_active()
-        and forward_ad._current_level < 0
-        and len(arguments) == 5  # p, seed, stream, triton, seed_tensor
-        and "seed_tensor" in arguments
+    compiling = _is_compiling()
+    short = (
+        row_seeds is None
         and first_index == 0
+        and shard is None
         and scale
         and layout == "packed"
         and not isinstance(p, Tensor)
-    ):
-        seed = arguments["seed_tensor"]
-        if x.requires_grad and torch.is_grad_enabled():
-            return _apply_tensor(x, p, seed, stream, None)  # type: ignore[no-any-return]
-        return _eager(x, p, seed, stream)
+        and (compiling or (not _transforms_active() and forward_ad._current_level < 0))
+    )
+    if short:  # fewer arguments: less time in the call
+        number, tensor = arguments["seed"], arguments.get("seed_tensor")
+        if compiling:
+            if tensor is None:
+                return _traced(x, arguments["p"], number, stream)  # type: ignore[no-any-return]
+            return _traced_tensor(x, arguments["p"], tensor, stream)  # type: ignore[no-any-return]
+        if tensor is not None:
+            if x.requires_grad and torch.is_grad_enabled():
+                return _apply_tensor(x, p, tensor, stream, None)  # type: ignore[no-any-return]
+            return _eager(x, p, tensor, stream)
     ordered = (
         x, arguments["p"], arguments["seed"], stream, arguments.get("seed_tensor"), arguments.get("p_tensor"),
         row_seeds, _index(first_index), scale, arguments["triton"],
         arguments.get("global_shape", []), arguments.get("offsets", []),
     )  # fmt: skip
-    if torch.compiler.is_compiling():
+    if compiling:
         return _full(*ordered)  # type: ignore[no-any-return]
     apply = DropoutFunction.apply if _transforms_active() else _apply_full
     return apply(*ordered)  # type: ignore[no-any-return]

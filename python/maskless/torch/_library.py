@@ -47,6 +47,19 @@ def _backward_dropout(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return (dx,) + (None,) * (len(_DEFAULTS) - 1)
 
 
+def _setup_traced(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, ctx.p, seed, ctx.stream = inputs
+    ctx.seed = None if isinstance(seed, Tensor) else seed
+    ctx.save_for_backward(seed if isinstance(seed, Tensor) else None)
+
+
+def _backward_traced(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    (seed,) = ctx.saved_tensors
+    if seed is None:
+        return ops._traced_dropout.default(dy, ctx.p, ctx.seed, ctx.stream), None, None, None
+    return ops._traced_dropout.tensor(dy, ctx.p, seed, ctx.stream), None, None, None
+
+
 def _vmap_dropout(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
     """Each slice has the mask of its own call: one seed gives one mask, a batch of seeds as many masks."""
     in_dims = in_dims + (None,) * (len(_DEFAULTS) - len(args))
@@ -110,8 +123,10 @@ class DropoutFunction(torch.autograd.Function):
 
 
 torch.library.register_fake("maskless::dropout")(_fake_dropout)
-torch.library.register_fake("maskless::_dropout")(_fake_dropout)
-torch.library.register_fake("maskless::_dropout.tensor")(_fake_dropout)
+for _name in ("_dropout", "_dropout.tensor", "_traced_dropout", "_traced_dropout.tensor"):
+    torch.library.register_fake(f"maskless::{_name}")(_fake_dropout)
 torch.library.register_fake("maskless::keep_mask")(_fake_keep_mask)
 torch.library.register_autograd("maskless::dropout", _backward_dropout, setup_context=_setup_dropout)
+for _name in ("_traced_dropout", "_traced_dropout.tensor"):
+    torch.library.register_autograd(f"maskless::{_name}", _backward_traced, setup_context=_setup_traced)
 torch.library.register_vmap("maskless::dropout", _vmap_dropout)
