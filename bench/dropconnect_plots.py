@@ -20,7 +20,7 @@ COLORS = {"forward": "#0b6e4f", "triton_forward": "#c8553d", "eager_forward": "#
 
 
 def style(axes, title, x, y):
-    axes.set(title=title, xlabel=x, ylabel=y, yscale="log")
+    axes.set(title=title, xlabel=x, ylabel=y)
     axes.grid(True, which="both", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
@@ -43,22 +43,28 @@ def main():
         points = [(r["m"], r[key]) for r in squares if key in r]
         axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=COLORS[key], label=name)
     axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
     style(axes, f"DropConnect forward, float32, p = 0.5 ({record['device']})", "M = N = K", "milliseconds")
     figure.savefig(images / "dropconnect-time.png", dpi=140)
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     memory = [r for r in rows if "memory" in r]
-    for key, source in (
-        ("eager_forward", "eager_mib"),
-        ("compiled_forward", "compiled_mib"),
-        ("triton_forward", "triton_mib"),
-        ("forward", "maskless_mib"),
+    for key, source, line, size in (
+        ("eager_forward", "eager_mib", "o-", 6),
+        ("compiled_forward", "compiled_mib", "o-", 6),
+        ("triton_forward", "triton_mib", "o-", 10),  # wider than what lies upon it
+        ("forward", "maskless_mib", "o--", 5),
     ):
-        points = [(r["memory"], max(r[source], 0.01)) for r in memory if source in r]
+        points = [(r["memory"], r[source]) for r in memory if source in r]
         if points:
-            axes.plot(*zip(*points, strict=True), "o-", color=COLORS[key], label=NAMES[key])
+            axes.plot(*zip(*points, strict=True), line, markersize=size, color=COLORS[key], label=NAMES[key])
     axes.set_xscale("log", base=2)
-    style(axes, "Memory besides inputs and output (0.01: none)", "M = N = K", "MiB")
+    axes.set_yscale("symlog", linthresh=1)  # logarithmic from 1 MiB on, with a place for 0
+    axes.set_ylim(-0.4, 10_000)
+    axes.set_yticks([0, 1, 10, 100, 1000, 10_000], ["0", "1", "10", "100", "1,000", "10,000"])
+    axes.set_xticks([r["memory"] for r in memory], [f"{r['memory']:,}" for r in memory])
+    axes.minorticks_off()
+    style(axes, f"DropConnect forward: memory besides inputs and output ({record['device']})", "M = N = K", "MiB")
     figure.savefig(images / "dropconnect-memory.png", dpi=140)
 
 
