@@ -116,6 +116,8 @@ def check_probability(op: str, p: float) -> float:
 
 
 def _check_floating(op: str, name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor, got {type(x).__name__}")
     if not x.is_floating_point() or x.element_size() == 1:
         raise TypeError(
             f"{op}: {name} must be float16, bfloat16, float32 or float64, got {str(x.dtype).removeprefix('torch.')}"

@@ -261,6 +261,7 @@ def test_threads():
         (lambda x: mt.dropout(x.int(), 0.5, seed=1), TypeError, "x must be float16.*got int32"),
         (lambda x: mt.dropout(x.to(torch.complex64), 0.5, seed=1), TypeError, "got complex64"),
         (lambda x: mt.dropout(x.bool(), 0.5, seed=1), TypeError, "got bool"),
+        (lambda x: mt.dropout(x.numpy(), 0.5, seed=1), TypeError, "dropout: x must be a tensor, got ndarray"),
         (lambda x: mt.dropout(x, 0.5, seed=torch.tensor([1, 2])), RuntimeError, "seed must have one element, got 2"),
         (lambda x: mt.dropout(x, 0.5, seed=torch.tensor(1.0)), RuntimeError, "seed must be of dtype int64 or uint64"),
         (lambda x: mt.dropout(x, 0.5, row_seeds=torch.tensor([1])), RuntimeError, "row_seeds must have one element"),
