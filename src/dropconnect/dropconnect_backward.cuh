@@ -32,15 +32,54 @@ struct BackwardShared {
   S sums[Tile::kWarpsB > 1 ? Tile::kWarpsB - 1 : 1][Tile::kWarpsB > 1 ? Tile::kWarpsA* Tile::kPerLane * 16 : 1][32];
 };
 
+/// Stores four rows of a gradient (or of this part's sums for it), a = first_a + r * step_a, 128 inputs from k0 on, of
+/// which this lane has inputs 16 segment ... + 15 of row r = my_row. They change lanes in `stage`, which is this
+/// warp's, so that a warp writes whole rows.
+template <typename T>
+__device__ __forceinline__ void store_gradient(const GradientArgs& args, bool wide_out, void* partial,
+                                               SumOf<T> (*stage)[kBlockInputs], int my_row, int segment,
+                                               const SumOf<T> (&sum)[16], std::int64_t first_a, int step_a,
+                                               std::int64_t k0) {
+  using S = SumOf<T>;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    Four<S>& four = *reinterpret_cast<Four<S>*>(&stage[my_row][16 * segment + i]);
+    four = {{sum[i], sum[i + 1], sum[i + 2], sum[i + 3]}};
+  }
+  __syncwarp();
+  const std::int64_t k = k0 + 4 * (threadIdx.x & 31);
+  const auto store = [&](auto* row, std::int64_t col, const Four<S>& four) {
+    if (wide_out && k >= 0 && k + 4 <= args.inputs) {
+      store_four(row + k, four.v);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (k + e >= 0 && k + e < args.inputs) store_sum(row + (k + e) * col, four.v[e]);
+    }
+  };
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const std::int64_t a = first_a + r * step_a;
+    if (a >= args.size_a) break;
+    Four<S> four = *reinterpret_cast<const Four<S>*>(&stage[r][4 * (threadIdx.x & 31)]);
+    if (partial != nullptr) {
+      store(static_cast<S*>(partial) + (blockIdx.y * args.size_a + a) * args.inputs, 1, four);
+    } else {
+#pragma unroll
+      for (S& v : four.v) v *= static_cast<S>(args.scale);
+      store(static_cast<T*>(args.out.data) + a * args.out.row, args.out.col, four);
+    }
+  }
+}
+
 /// Of the chunks of b, block row y takes per_split; if `partial` is not null, its sums go to partial[y][a][k].
 template <typename T, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlocksPerSm + 1) / 2 : Tile::kBlocksPerSm)
-    gradient_kernel(GradientArgs args, bool wide_v, void* partial, std::int64_t per_split) {
+__device__ __forceinline__ void gradient_tile(const GradientArgs& args, bool wide_v, bool wide_out, void* partial,
+                                              std::int64_t per_split, BackwardShared<SumOf<T>, Tile>& shared) {
   using S = SumOf<T>;
   constexpr int kThreads = Tile::kThreads, kA = Tile::kA, kWarps = Tile::kWarps, kWarpA = Tile::kWarpA;
   constexpr int kPerLane = Tile::kPerLane;
-  extern __shared__ __align__(16) unsigned char raw[];
-  auto& shared = *reinterpret_cast<BackwardShared<S, Tile>*>(raw);
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int warp_a = warp % Tile::kWarpsA, warp_b = warp / Tile::kWarpsA;
   const int shift = static_cast<int>(args.mask.first_input % kBlockInputs);
@@ -56,8 +95,6 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlock
 
   Decider d = make_decider(args.mask, key);
   d.table = shared.table;
-  d.begin = static_cast<int>(max(-k0, std::int64_t{0}));
-  d.end = static_cast<int>(min(args.inputs - k0, std::int64_t{kBlockInputs}));
   fill_table(shared.table, static_cast<std::uint32_t>(args.mask.first_input / kBlockInputs + block), args.mask, key,
              thread);
 
@@ -91,6 +128,7 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlock
     }
     const T* s = static_cast<const T*>(args.s) + pass * args.s_pass + (a0 + my_a) * args.s_a + (b0 + my_b) * args.s_b;
     const std::int64_t step = step_a * args.s_a + step_b * args.s_b;
+    if (kThreads > kChunkB * kA && thread >= kChunkB * kA) return;
 #pragma unroll
     for (int i = 0; i < (kChunkB * kA + kThreads - 1) / kThreads; ++i) {
       const int a = my_a + i * step_a, b = my_b + i * step_b;
@@ -115,12 +153,15 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlock
     copies_arrived();
     __syncthreads();
     if (chunk + 1 < last_chunk) load(next_pass, next_b0, buffer ^ 1);
+    const int last_b = static_cast<int>(min(args.size_b - b0, static_cast<std::int64_t>((warp_b + 1) * Tile::kWarpB)));
     {
       constexpr int kStep = 32 / kWarpA;  // from one item of a lane to its next b
       const int a = lane % kWarpA, b = warp_b * Tile::kWarpB + lane / kWarpA;
       const std::int64_t at_a = a0 + warp_a * kWarpA + a, at_b = b0 + b;
       const bool none = at_a >= args.size_a || at_b >= args.size_b || lane / kWarpA >= Tile::kWarpB;
-      const int items = none ? 0 : Tile::kItems;  // words beyond the last b meet zeros
+      const auto left = static_cast<int>(min(args.size_b - at_b, std::int64_t{kChunkB}));
+      const int groups = ((left + kStep - 1) / kStep + Tile::kGroup - 1) / Tile::kGroup;
+      const int items = none ? 0 : min(Tile::kItems, groups * Tile::kGroup);
       const std::uint32_t step_m = args.a_is_row ? 0 : kStep * args.mask.row_stride, step_n = args.a_is_row ? kStep : 0;
       const std::uint32_t m = args.mask.sample(pass, args.a_is_row ? at_a : at_b);
       const std::uint32_t n = args.mask.first_output + static_cast<std::uint32_t>(args.a_is_row ? at_b : at_a);
@@ -131,7 +172,7 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlock
       __syncwarp();
     }
 #pragma unroll 1
-    for (int b = warp_b * Tile::kWarpB; b < (warp_b + 1) * Tile::kWarpB; ++b) {
+    for (int b = warp_b * Tile::kWarpB; b < last_b; ++b) {
       Four<S> vs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -160,6 +201,7 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlock
     b0 = next_b0;
   }
 
+  __syncthreads();                    // v is free
   if constexpr (Tile::kWarpsB > 1) {  // the warps' sums, in their order
     if (warp_b > 0)
 #pragma unroll
@@ -173,25 +215,22 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlock
         acc[i / 16][i / 4 % 4][i % 4] += shared.sums[w][warp_a * kPerLane * 16 + i][lane];
   }
 
-  T* out = static_cast<T*>(args.out.data);
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const std::int64_t a = a0 + warp_a * kWarpA + i * 4 + group;
-    if (a >= args.size_a) continue;
+    S row[16];
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const std::int64_t k = k0 + segment * 16 + c * 4 + e;
-        if (k < 0 || k >= args.inputs) continue;
-        if (partial != nullptr) {
-          static_cast<S*>(partial)[(blockIdx.y * args.size_a + a) * args.inputs + k] = acc[i][c][e];
-        } else {
-          store_sum(out + a * args.out.row + k * args.out.col, acc[i][c][e] * static_cast<S>(args.scale));
-        }
-      }
-    }
+    for (int e = 0; e < 16; ++e) row[e] = acc[i][e / 4][e % 4];
+    store_gradient<T>(args, wide_out, partial, &shared.v[0][4 * warp_a], group, segment, row,
+                      a0 + warp_a * kWarpA + i * 4, 1, k0);
   }
+}
+
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? (Tile::kBlocksPerSm + 1) / 2 : Tile::kBlocksPerSm)
+    gradient_kernel(GradientArgs args, bool wide_v, bool wide_out, void* partial, std::int64_t per_split) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  gradient_tile<T, Tile>(args, wide_v, wide_out, partial, per_split,
+                         *reinterpret_cast<BackwardShared<SumOf<T>, Tile>*>(raw));
 }
 
 }  // namespace maskless::cuda

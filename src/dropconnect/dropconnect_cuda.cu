@@ -2,112 +2,40 @@
 // parts go to a bounded workspace and are added in a fixed order, so that runs repeat bit for bit.
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 
 #include "common/visit.h"
 #include "cuda/launch.h"
 #include "dropconnect/dropconnect_backward.cuh"
 #include "dropconnect/dropconnect_forward.cuh"
 #include "dropconnect/dropconnect_kernels.h"
+#include "dropconnect/dropconnect_launch.cuh"
 #include "dropconnect/dropconnect_small.cuh"
+#include "dropconnect/dropconnect_tensor.cuh"
 
 namespace maskless::cuda {
 namespace {
 
 // --- Tuning ---------------------------------------------------------------------------------------------------------
-constexpr std::int64_t kWorkspaceBytes = 32 << 20;
 using WideTile = ForwardTile<4, 4, 2, 4, 2>;    // 64 rows x 64 outputs, 256 threads
 using MiddleTile = ForwardTile<2, 2, 2, 2, 8>;  // 32 x 16, 128 threads: layers with few wide tiles
 using TinyTile = ForwardTile<1, 1, 1, 1, 16>;   // 8 x 4, 32 threads: one output a thread, the shortest way through
-using ThinTile = ForwardTile<1, 4, 1, 8, 2>;    // 8 x 128, 256 threads: at most 8 rows of a large layer
-constexpr std::int64_t kWideTiles = 200;        // from so many on, the wide tile
-constexpr double kTinyProducts = 1 << 23;       // up to so many, the tiny tiles
+using ThinTile = ForwardTile<1, 4, 1, 8, 2>;    // 8 x 128, 256 threads: few rows of a large layer
+using TensorTile = MmaTile<2, 4, 2, ForwardTile<1, 4, 4, 2, 3>>;            // 32 x 32, 256 threads: bfloat16
+using TensorGradient = GradientMmaTile<4, 2, 2, GradientTile<2, 4, 2, 2>>;  // 32 a x 128 inputs, 256 threads
+constexpr double kTensorProducts = 1 << 25;  // from so many on, tensor cores for bfloat16
+constexpr int kTensorPlanes = 2;             // of forward: drawing more, multiply-adds catch up
+constexpr std::int64_t kTensorRows = 48;     // and from so many rows and outputs on: weights are packed for them
+constexpr std::int64_t kThinRows = 24;       // up to so many rows, the thin tile
+constexpr std::int64_t kWideTiles = 200;     // from so many on, the wide tile
+constexpr double kTinyProducts = 3 << 22;    // up to so many, the tiny tiles
+constexpr std::int64_t kTinyTiles = 32;      // of gradients, if they are at most so many wide tiles
 constexpr std::int64_t kSmallBlocks = 1 << 20;
-constexpr double kSmallProducts = 1 << 18;      // up to so many, gradients without tiles
+constexpr double kSmallProducts = 1 << 21;      // up to so many, kernels without tiles
 using WideGradient = GradientTile<4, 4, 1, 4>;  // 64 a x 128 inputs, 128 threads
+using HalfGradient = GradientTile<4, 2, 2, 4>;  // 32 a x 128 inputs, likewise
 using ThinGradient = GradientTile<4, 1, 4, 4>;  // 16 a x 128 inputs, 128 threads that share out b: few rows
+using SlimGradient = GradientTile<2, 1, 4, 6>;  // 8 a x 128 inputs, likewise
 using TinyGradient = GradientTile<1, 1, 4, 8>;  // 4 a x 128 inputs, likewise: small layers
-
-int multiprocessors(const char* op, int device) {
-  int count = 0;
-  check(op, cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
-/// Stream-ordered memory from a pool of our own, which keeps what it has between calls.
-class Workspace {
- public:
-  Workspace(const char* op, int device, std::size_t bytes, cudaStream_t stream) : stream_(stream) {
-    if (bytes == 0) return;
-    check(op, cudaMallocFromPoolAsync(&data_, bytes, pool(op, device), stream));
-  }
-  ~Workspace() {
-    if (data_ != nullptr) cudaFreeAsync(data_, stream_);
-  }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  void* data() const { return data_; }
-
- private:
-  static cudaMemPool_t pool(const char* op, int device) {
-    static std::mutex mutex;
-    static cudaMemPool_t pools[64] = {};
-    const std::lock_guard<std::mutex> lock(mutex);
-    cudaMemPool_t& p = pools[device & 63];
-    if (p == nullptr) {
-      cudaMemPoolProps props = {};
-      props.allocType = cudaMemAllocationTypePinned;
-      props.location.type = cudaMemLocationTypeDevice;
-      props.location.id = device;
-      check(op, cudaMemPoolCreate(&p, &props));
-      std::uint64_t keep = kWorkspaceBytes;
-      check(op, cudaMemPoolSetAttribute(p, cudaMemPoolAttrReleaseThreshold, &keep));
-    }
-    return p;
-  }
-
-  void* data_ = nullptr;
-  cudaStream_t stream_;
-};
-
-/// Lets a kernel use `bytes` of shared memory; once a kernel and device.
-template <typename Kernel>
-void allow_shared(const char* op, Kernel kernel, int device, std::size_t bytes, std::atomic<std::uint64_t>& done) {
-  const std::uint64_t bit = std::uint64_t{1} << (device & 63);
-  if ((done.load(std::memory_order_relaxed) & bit) != 0) return;
-  check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  done.fetch_or(bit, std::memory_order_relaxed);
-}
-
-/// How many parts to cut a sum of `steps` into, so that `tiles` x parts fill `slots`, with `bytes` of output a part.
-std::int64_t parts(std::int64_t tiles, std::int64_t steps, std::int64_t slots, std::int64_t bytes) {
-  std::int64_t count =
-      std::min({steps, slots / std::max<std::int64_t>(tiles, 1), kWorkspaceBytes / std::max<std::int64_t>(bytes, 1)});
-  if (count <= 1) return 1;
-  const std::int64_t per_part = (steps + count - 1) / count;
-  return (steps + per_part - 1) / per_part;
-}
-
-unsigned grid_size(const char* op, std::int64_t blocks) {
-  if (blocks > 0x7FFFFFFF)
-    throw Error(ErrorKind::kValue, op, "x", "must be smaller: too many tiles", std::to_string(blocks));
-  return static_cast<unsigned>(blocks);
-}
-
-/// out[p, r, c] = scale * sum_z partial[z, p, r, c] + bias[c].
-template <typename T>
-__global__ void add_parts_kernel(const SumOf<T>* partial, std::int64_t parts, std::int64_t rows, std::int64_t cols,
-                                 std::int64_t size, double scale, const T* bias, std::int64_t bias_stride, T* out,
-                                 std::int64_t out_pass, std::int64_t out_row, std::int64_t out_col) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= size) return;
-  SumOf<T> sum = partial[i];
-  for (std::int64_t z = 1; z < parts; ++z) sum += partial[z * size + i];
-  sum *= static_cast<SumOf<T>>(scale);
-  const std::int64_t row = i / cols, c = i - row * cols, pass = row / rows;
-  if (bias != nullptr) sum += load_sum(bias + c * bias_stride);
-  store_sum(out + pass * out_pass + (row - pass * rows) * out_row + c * out_col, sum);
-}
 
 template <typename T, typename Tile>
 void launch_forward(const char* op, const DropconnectArgs& args, int device, cudaStream_t stream) {
@@ -133,13 +61,7 @@ void launch_forward(const char* op, const DropconnectArgs& args, int device, cud
       <<<dim3(grid_size(op, tiles), static_cast<unsigned>(split.count)), Tile::kThreads, kShared, stream>>>(
           args, wide_x, wide_w, split);
   check(op, cudaGetLastError());
-  if (split.count > 1) {
-    add_parts_kernel<T><<<grid_size(op, (size + 255) / 256), 256, 0, stream>>>(
-        static_cast<const SumOf<T>*>(split.partial), split.count, shape.rows, shape.outputs, size, args.scale,
-        static_cast<const T*>(args.bias), args.bias_stride, static_cast<T*>(args.y.data), args.y_pass, args.y.row,
-        args.y.col);
-    check(op, cudaGetLastError());
-  }
+  if (split.count > 1) add_forward_parts<T>(op, args, split, stream);
 }
 
 template <typename T, typename Tile>
@@ -161,14 +83,9 @@ void launch_gradient(const char* op, const GradientArgs& args, int device, cudaS
                     wide_rows<T>(args.v.data, args.v_pass, args.v.col, shift);
   gradient_kernel<T, Tile>
       <<<dim3(grid_size(op, tiles), static_cast<unsigned>(count)), Tile::kThreads, kShared, stream>>>(
-          args, wide, workspace.data(), per_split);
+          args, wide, wide_gradient<T>(args, shift, count > 1), workspace.data(), per_split);
   check(op, cudaGetLastError());
-  if (count > 1) {
-    add_parts_kernel<T><<<grid_size(op, (size + 255) / 256), 256, 0, stream>>>(
-        static_cast<const SumOf<T>*>(workspace.data()), count, args.size_a, args.inputs, size, args.scale, nullptr, 0,
-        static_cast<T*>(args.out.data), 0, args.out.row, args.out.col);
-    check(op, cudaGetLastError());
-  }
+  if (count > 1) add_gradient_parts<T>(op, args, workspace.data(), count, stream);
 }
 
 template <typename T>
@@ -177,13 +94,25 @@ void gradient(const char* op, const GradientArgs& args, int device, cudaStream_t
   const double products = static_cast<double>(args.size_a) * static_cast<double>(args.size_b * args.passes) *
                           static_cast<double>(args.inputs);
   const std::int64_t tiles = (args.mask.first_input % kBlockInputs + args.inputs + 31) / 32;
+  const std::int64_t wide_tiles = ceil_div(args.size_a, WideGradient::kA) * ceil_div(tiles, 4);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (products >= kTensorProducts && planes_needed(args.mask.threshold) <= kLockstepPlanes && args.passes == 1 &&
+        args.size_b < kMaxPackedSum && args.size_a >= TensorGradient::kA && args.size_b >= kTensorRows &&
+        launch_gradient_mma<TensorGradient>(op, args, device, stream))
+      return;
+  }
   if (products <= kSmallProducts && args.size_a * tiles <= kSmallBlocks && args.size_b <= kSmallBlocks) {
-    gradient_small_kernel<T><<<static_cast<unsigned>(args.size_a * tiles), 32, 0, stream>>>(args);
-    check(op, cudaGetLastError());
-  } else if (products <= kTinyProducts) {
+    const std::int64_t warps = std::min<std::int64_t>(ceil_div(args.size_b, kSmallB) * args.passes, kSmallWarps);
+    launch_early<gradient_small_kernel<T>>(op, {DeviceType::kCuda, device}, static_cast<unsigned>(args.size_a * tiles),
+                                           static_cast<unsigned>(32 * std::max<std::int64_t>(warps, 1)), stream, args);
+  } else if (args.size_a <= TinyGradient::kA || (products <= kTinyProducts && wide_tiles <= kTinyTiles)) {
     launch_gradient<T, TinyGradient>(op, args, device, stream);
+  } else if (args.size_a <= SlimGradient::kA) {
+    launch_gradient<T, SlimGradient>(op, args, device, stream);
   } else if (args.size_a <= ThinGradient::kA) {
     launch_gradient<T, ThinGradient>(op, args, device, stream);
+  } else if (args.size_a <= HalfGradient::kA) {
+    launch_gradient<T, HalfGradient>(op, args, device, stream);
   } else {
     launch_gradient<T, WideGradient>(op, args, device, stream);
   }
@@ -233,9 +162,27 @@ void dropconnect(const DropconnectArgs& args, Device device, void* stream_handle
     const std::int64_t rows = args.shape.passes * args.shape.rows, outputs = args.shape.outputs;
     const double products =
         static_cast<double>(rows) * static_cast<double>(outputs) * static_cast<double>(args.shape.inputs);
-    if (products <= kTinyProducts) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (products >= kTensorProducts && planes_needed(args.mask.threshold) <= kTensorPlanes &&
+          args.shape.inputs < kMaxPackedSum && std::min(rows, outputs) >= kTensorRows) {
+        launch_forward_mma<TensorTile>(op, args, device.index, stream);
+        return;
+      }
+    }
+    const std::int64_t shift = args.mask.first_input % kBlockInputs;
+    if (products <= kSmallProducts && args.shape.passes == 1 && shift + args.shape.inputs <= kBlockInputs &&
+        rows * outputs <= kSmallBlocks) {
+      if (rows * outputs == 0) return;
+      const auto blocks = static_cast<unsigned>(ceil_div(4 * rows * outputs, 128));
+      if (wide_rows<T>(args.x.data, args.x.row, args.x.col, shift) &&
+          wide_rows<T>(args.w.data, args.w.row, args.w.col, shift)) {
+        launch_early<forward_small_kernel<T, true>>(op, device, blocks, 128, stream, args);
+      } else {
+        launch_early<forward_small_kernel<T, false>>(op, device, blocks, 128, stream, args);
+      }
+    } else if (products <= kTinyProducts) {
       launch_forward<T, TinyTile>(op, args, device.index, stream);
-    } else if (rows <= ThinTile::kM) {
+    } else if (rows <= kThinRows) {
       launch_forward<T, ThinTile>(op, args, device.index, stream);
     } else if (((rows + 63) / 64) * ((outputs + 63) / 64) < kWideTiles) {
       launch_forward<T, MiddleTile>(op, args, device.index, stream);

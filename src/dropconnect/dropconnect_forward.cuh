@@ -47,13 +47,12 @@ struct Split {
   int per_split = 0;
 };
 
+/// The product of one block: tile blockIdx.x, part blockIdx.y of the sum.
 template <typename T, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBlocksPerSm)
-    forward_kernel(DropconnectArgs args, bool wide_x, bool wide_w, Split split) {
+__device__ __forceinline__ void forward_tile(const DropconnectArgs& args, bool wide_x, bool wide_w, const Split& split,
+                                             ForwardShared<SumOf<T>, Tile>& shared) {
   using S = SumOf<T>;
   constexpr int kRows = Tile::kRows, kCols = Tile::kCols, kChains = sizeof(S) == 8 ? 1 : Tile::kChains;
-  extern __shared__ __align__(16) unsigned char raw[];
-  auto& shared = *reinterpret_cast<ForwardShared<S, Tile>*>(raw);
   const DropconnectShape& shape = args.shape;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const auto tiles_n = static_cast<unsigned>((shape.outputs + Tile::kN - 1) / Tile::kN);
@@ -170,8 +169,6 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
     if (word == 0) {
       const int block = chunk / 4;
       decider.table = shared.table[block & 1];
-      decider.begin = from - block * kBlockInputs;
-      decider.end = to - block * kBlockInputs;
       keep_words<kCols, kRows * kCols - 1>(
           decider, items,
           [&](int item) {
@@ -234,6 +231,13 @@ __global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBl
       }
     }
   }
+}
+
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, sizeof(T) == 8 ? 1 : Tile::kBlocksPerSm)
+    forward_kernel(DropconnectArgs args, bool wide_x, bool wide_w, Split split) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  forward_tile<T, Tile>(args, wide_x, wide_w, split, *reinterpret_cast<ForwardShared<SumOf<T>, Tile>*>(raw));
 }
 
 }  // namespace maskless::cuda

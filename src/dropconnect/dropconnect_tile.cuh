@@ -38,6 +38,31 @@ struct alignas(4 * sizeof(S)) Four {
   S v[4];
 };
 
+/// Four neighbouring elements at p, aligned to all four (doubles to 16 bytes).
+template <typename T>
+__device__ __forceinline__ Four<SumOf<T>> load_four_here(const T* p) {
+  struct alignas(sizeof(T) == 2 ? 8 : 16) Raw {
+    T v[4];
+  };
+  const Raw raw = *reinterpret_cast<const Raw*>(p);
+  Four<SumOf<T>> four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.v[i] = load_sum(raw.v + i);
+  return four;
+}
+
+/// The converse.
+template <typename T>
+__device__ __forceinline__ void store_four(T* p, const SumOf<T>* v) {
+  struct alignas(sizeof(T) == 2 ? 8 : 16) Raw {
+    T v[4];
+  };
+  Raw raw;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) store_sum(raw.v + i, v[i]);
+  *reinterpret_cast<Raw*>(p) = raw;
+}
+
 __device__ __forceinline__ void copy16_async(void* shared, const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));

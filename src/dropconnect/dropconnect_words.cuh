@@ -51,17 +51,25 @@ __device__ __forceinline__ PairPart pair_part(std::uint32_t m, std::uint32_t n, 
 }
 
 /// The call: rounds three to ten.
-__device__ __forceinline__ uint4 call(uint4 block, PairPart pair, Key key) {
-  std::uint32_t c0 = block.x ^ pair.sample_low, c1 = block.y, c2 = pair.high ^ block.z, c3 = pair.low;
-#pragma unroll
-  for (std::uint32_t r = 2; r < 10; ++r) {
+struct Call {
+  std::uint32_t c0, c1, c2, c3;
+
+  __device__ __forceinline__ Call(uint4 block, PairPart pair)
+      : c0(block.x ^ pair.sample_low), c1(block.y), c2(pair.high ^ block.z), c3(pair.low) {}
+  __device__ __forceinline__ void round(std::uint32_t r, Key key) {
     const std::uint64_t a = std::uint64_t{kPhiloxM0} * c0, b = std::uint64_t{kPhiloxM1} * c2;
     c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ (key.k0 + r * kPhiloxW0);
     c1 = static_cast<std::uint32_t>(b);
     c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ (key.k1 + r * kPhiloxW1);
     c3 = static_cast<std::uint32_t>(a);
   }
-  return make_uint4(c0, c1, c2, c3);
+  __device__ __forceinline__ uint4 words() const { return make_uint4(c0, c1, c2, c3); }
+};
+__device__ __forceinline__ uint4 call(uint4 block, PairPart pair, Key key) {
+  Call c(block, pair);
+#pragma unroll
+  for (std::uint32_t r = 2; r < 10; ++r) c.round(r, key);
+  return c.words();
 }
 
 /// What decides the 128 bits of a block, the same for all pairs.
@@ -70,13 +78,12 @@ struct Decider {
   Key key;
   std::uint32_t threshold;
   int planes;
-  int begin, end;  // bits of the block that lie in the layer: the others are decided from the start
 };
 
 __device__ __forceinline__ Decider make_decider(const DropconnectMask& mask, Key key) {
   const auto threshold = static_cast<std::uint32_t>(mask.threshold);
   const int planes = threshold == 0 ? 0 : 33 - __ffs(static_cast<int>(threshold));  // planes_needed, without its loop
-  return {nullptr, key, threshold, planes, 0, kBlockInputs};
+  return {nullptr, key, threshold, planes};
 }
 
 /// Fills the table for a block; call with all threads, synchronise before use.
@@ -85,20 +92,20 @@ __device__ __forceinline__ void fill_table(uint4* table, std::uint32_t block, co
   if (thread < kMaxPlanes) table[thread] = block_part(static_cast<std::uint32_t>(thread), block, mask.tag, key);
 }
 
-/// The bits of `word` (of four) whose inputs lie in [begin, end), positions within the block.
-__device__ __forceinline__ std::uint32_t wanted_bits(int begin, int end, int word) {
-  const int low = max(begin - 32 * word, 0), high = min(end - 32 * word, 32);
-  if (low >= high) return 0;
-  return (high == 32 ? 0xFFFFFFFFu : (1u << high) - 1) & ~((1u << low) - 1);
-}
-
 /// Keep words of kGroup pairs, all planes: from the last plane up, keep = bit ? (t ? below : 1) : (t ? 0 : below).
+/// Below the last plane, whose t is 1, everything is kept.
 template <int kGroup>
 __device__ __forceinline__ void keep_lockstep(const Decider& d, const PairPart (&pair)[kGroup], uint4 (&keep)[kGroup]) {
+  if (d.planes == 0) {
 #pragma unroll
-  for (int g = 0; g < kGroup; ++g) keep[g] = make_uint4(~0u, ~0u, ~0u, ~0u);
+    for (int g = 0; g < kGroup; ++g) keep[g] = make_uint4(~0u, ~0u, ~0u, ~0u);
+    return;
+  }
+  const uint4 last = d.table[d.planes - 1];
+#pragma unroll
+  for (int g = 0; g < kGroup; ++g) keep[g] = call(last, pair[g], d.key);
 #pragma unroll 1
-  for (int q = d.planes - 1; q >= 0; --q) {
+  for (int q = d.planes - 2; q >= 0; --q) {
     const std::uint32_t t = ~static_cast<std::uint32_t>(static_cast<std::int32_t>(d.threshold << q) >> 31);
     const uint4 block = d.table[q];
 #pragma unroll
@@ -114,29 +121,13 @@ __device__ __forceinline__ void keep_lockstep(const Decider& d, const PairPart (
 
 /// Keep words of pairs 0 ... items - 1 of this lane, each given to store(item, words). pair(item) makes the PairPart.
 /// A lane goes on to its next pair as soon as the present one is decided, whatever the others do.
-/// items is a multiple of kGroup.
-template <int kGroup, int kMaxItem, typename PairOf, typename Store>
-__device__ __forceinline__ void keep_words(const Decider& d, int items, PairOf&& pair_of, Store&& store) {
-  if (d.planes <= kLockstepPlanes) {
-#pragma unroll 1
-    for (int item = 0; item < items; item += kGroup) {
-      PairPart pairs[kGroup];
-      uint4 keep[kGroup];
-#pragma unroll
-      for (int g = 0; g < kGroup; ++g) pairs[g] = pair_of(item + g);
-      keep_lockstep(d, pairs, keep);
-#pragma unroll
-      for (int g = 0; g < kGroup; ++g) store(item + g, keep[g]);
-    }
-    return;
-  }
+template <int kMaxItem, typename PairOf, typename Store>
+__device__ __forceinline__ void keep_each(const Decider& d, int items, PairOf&& pair_of, Store&& store) {
   constexpr int kPlanesPerCheck = 4;
-  const uint4 wanted = make_uint4(wanted_bits(d.begin, d.end, 0), wanted_bits(d.begin, d.end, 1),
-                                  wanted_bits(d.begin, d.end, 2), wanted_bits(d.begin, d.end, 3));
   int item = 0, q = 0;
   PairPart pair = pair_of(0);
   std::uint32_t t = d.threshold;
-  uint4 open = wanted, bits = wanted;
+  uint4 open = make_uint4(~0u, ~0u, ~0u, ~0u), bits = open;
   // The vote keeps the warp together: without it the compiler lets lanes wait for the slowest one at every item.
 #pragma unroll 1
   while (__any_sync(0xFFFFFFFFu, item < items)) {
@@ -162,9 +153,28 @@ __device__ __forceinline__ void keep_words(const Decider& d, int items, PairOf&&
       item = min(item + 1, items);
       t = d.threshold;
       q = 0;
-      open = wanted;
+      open = make_uint4(~0u, ~0u, ~0u, ~0u);
     }
     pair = pair_of(min(item, kMaxItem));
+  }
+}
+
+/// As above, in lockstep where that is faster. items is a multiple of kGroup.
+template <int kGroup, int kMaxItem, typename PairOf, typename Store>
+__device__ __forceinline__ void keep_words(const Decider& d, int items, PairOf&& pair_of, Store&& store) {
+  if (d.planes > kLockstepPlanes) {
+    keep_each<kMaxItem>(d, items, pair_of, store);
+    return;
+  }
+#pragma unroll 1
+  for (int item = 0; item < items; item += kGroup) {
+    PairPart pairs[kGroup];
+    uint4 keep[kGroup];
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g) pairs[g] = pair_of(item + g);
+    keep_lockstep(d, pairs, keep);
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g) store(item + g, keep[g]);
   }
 }
 
