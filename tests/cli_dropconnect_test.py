@@ -97,6 +97,28 @@ class DropconnectTest(unittest.TestCase):
             self.assertEqual(got.dtype, np.float32)
             np.testing.assert_allclose(got, array, rtol=0, atol=1e-4)
 
+    def test_cuda_draws_the_masks_of_the_cpu(self):
+        info = json.loads(self.run_program("info", "--json").stdout)
+        if not info["cuda"]["devices"]:
+            self.skipTest("no CUDA device")
+        rng = np.random.default_rng(6)
+        shapes = {"x": (70, 300), "w": (50, 300), "dy": (70, 50)}
+        for dtype in (np.float16, np.float32, np.float64):
+            for name, shape in shapes.items():  # few bits: all sums are exact, so that every bit must agree
+                np.save(self.path(name), rng.integers(-1, 2, shape).astype(dtype))
+            for p in (0.5, 0.1):
+                results = []
+                for device in ("cpu", "cuda"):
+                    common = ["-p", p, "--seed", 7, "--first-sample", 5, "--no-scale", "--device", device]
+                    files = [self.path(name + device) for name in ("y", "dx", "dw", "db")]
+                    self.run_program("dropconnect", self.path("x"), self.path("w"), files[0], *common)
+                    operands = [self.path(name) for name in ("x", "w", "dy")]
+                    outputs = ["--dx", files[1], "--dw", files[2], "--dbias", files[3]]
+                    self.run_program("dropconnect-backward", *operands, *outputs, *common)
+                    results.append([np.load(f) for f in files])
+                for on_cpu, on_cuda in zip(*results, strict=True):
+                    np.testing.assert_array_equal(on_cpu, on_cuda)
+
     def test_errors(self):
         x, w, y = self.path("x"), self.path("w"), self.path("y")
         again = os.path.join(os.path.dirname(y), ".", os.path.basename(y))
