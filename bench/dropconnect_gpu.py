@@ -16,6 +16,7 @@ Writes OUT/dropconnect_gpu.json and prints what it measures. bench/dropconnect_p
 
 import argparse
 import ctypes
+import itertools
 import json
 import pathlib
 import statistics
@@ -154,21 +155,21 @@ class Bench:
         return x, w, torch.randn(passes, m, n, device="cuda").to(dtype)
 
     def check(self):
-        for dtype in (torch.float32, torch.bfloat16):
-            for p in (0.5, 0.1):
-                x, w, dy = self.tensors(33, 70, 300, dtype)
-                d = keep_mask(7, 33, 70, 300, p).double() / (1 - p)
-                want = {
-                    0: torch.einsum("mk,nk,mnk->mn", x.double(), w.double(), d),
-                    1: torch.einsum("mn,nk,mnk->mk", dy[0].double(), w.double(), d),
-                    2: torch.einsum("mn,mk,mnk->nk", dy[0].double(), x.double(), d),
-                }
-                for what, expected in want.items():
-                    y, out = dy.clone(), torch.full_like(w if what == 2 else x, float("nan"))
-                    self.library.run(what, x, w, y, out, p)
-                    got = y[0] if what == 0 else out
-                    error = ((got.double() - expected).norm() / expected.norm()).item()
-                    assert error < (1e-6 if dtype == torch.float32 else 4e-3), (dtype, p, what, error)
+        cases = itertools.product((torch.float32, torch.bfloat16), (0.5, 0.1), ((33, 70, 300), (300, 260, 440)))
+        for dtype, p, (m, n, k) in cases:
+            x, w, dy = self.tensors(m, n, k, dtype)
+            d = keep_mask(7, m, n, k, p).double() / (1 - p)
+            want = {
+                0: torch.einsum("mk,nk,mnk->mn", x.double(), w.double(), d),
+                1: torch.einsum("mn,nk,mnk->mk", dy[0].double(), w.double(), d),
+                2: torch.einsum("mn,mk,mnk->nk", dy[0].double(), x.double(), d),
+            }
+            for what, expected in want.items():
+                y, out = dy.clone(), torch.full_like(w if what == 2 else x, float("nan"))
+                self.library.run(what, x, w, y, out, p)
+                got = y[0] if what == 0 else out
+                error = ((got.double() - expected).norm() / expected.norm()).item()
+                assert error < (1e-6 if dtype == torch.float32 else 4e-3), (dtype, p, what, error)
         print("results agree with the float64 product")
 
     def measure(self, m, n, k, p, dtype="float32", kinds=("forward", "dx", "dweight"), passes=1, peers=()):
@@ -220,15 +221,19 @@ def main():
     bench.measure(1024, 1024, 1024, 0.5, peers=all_peers)
     for p in (0.25, 0.125, 0.1, 0.0):
         bench.measure(1024, 1024, 1024, p)
-    for p in (0.5, 0.125, 0.1):
+    for p in (0.5, 0.25, 0.125, 0.1):
         bench.measure(1024, 1024, 1024, p, "bfloat16")
     bench.measure(1024, 1024, 1024, 0.5, "float16")
     bench.measure(2048, 2048, 2048, 0.5, peers=("triton",))
     bench.measure(4096, 4096, 4096, 0.5)
+    for n in (512, 768, 2048, 4096):
+        bench.measure(n, n, n, 0.5, "bfloat16")
+    for n in (512, 768):
+        bench.measure(n, n, n, 0.5)
     for m in (1, 8, 32):
         bench.measure(m, 4096, 4096, 0.5)
         bench.measure(m, 4096, 4096, 0.1, kinds=("forward",))
-        bench.measure(m, 4096, 4096, 0.5, "bfloat16", kinds=("forward",))
+        bench.measure(m, 4096, 4096, 0.5, "bfloat16")
     bench.measure(1, 4096, 4096, 0.5, passes=32, kinds=("forward",))
     for n in range(16, 497, 16):
         bench.measure(n, n, n, 0.5, peers=("triton", "eager") + (("compiled",) if n % 160 == 16 else ()))
