@@ -41,10 +41,11 @@ __device__ __forceinline__ void store_gradient(const GradientArgs& args, bool wi
                                                const SumOf<T> (&sum)[16], std::int64_t first_a, int step_a,
                                                std::int64_t k0) {
   using S = SumOf<T>;
+  const auto place = [](int four) { return four ^ (four >> 3 & 3); };  // so that eight lanes meet different banks
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 16; i += 4) {
-    Four<S>& four = *reinterpret_cast<Four<S>*>(&stage[my_row][16 * segment + i]);
+    Four<S>& four = *reinterpret_cast<Four<S>*>(&stage[my_row][4 * place(4 * segment + i / 4)]);
     four = {{sum[i], sum[i + 1], sum[i + 2], sum[i + 3]}};
   }
   __syncwarp();
@@ -62,7 +63,7 @@ __device__ __forceinline__ void store_gradient(const GradientArgs& args, bool wi
   for (int r = 0; r < 4; ++r) {
     const std::int64_t a = first_a + r * step_a;
     if (a >= args.size_a) break;
-    Four<S> four = *reinterpret_cast<const Four<S>*>(&stage[r][4 * (threadIdx.x & 31)]);
+    Four<S> four = *reinterpret_cast<const Four<S>*>(&stage[r][4 * place(static_cast<int>(threadIdx.x & 31))]);
     if (partial != nullptr) {
       store(static_cast<S*>(partial) + (blockIdx.y * args.size_a + a) * args.inputs, 1, four);
     } else {
