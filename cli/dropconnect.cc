@@ -56,7 +56,7 @@ struct LayerOptions {
 };
 
 void add_layer_options(CLI::App& app, LayerOptions& options) {
-  add_number(app, "-p", options.p, "Probability to drop a weight, in [0, 1]; exact to 2^-33")->required();
+  add_number(app, "-p", options.p, "Required: probability to drop a weight, in [0, 1]; exact to 2^-33")->required();
   add_seed_options(app, options.seed)->required();
   add_integer(app, "--samples", options.samples,
               "Monte-Carlo passes over the same X, each with masks of its own: a first dimension of Y (default none)",
@@ -69,7 +69,7 @@ void add_layer_options(CLI::App& app, LayerOptions& options) {
   add_integer(app, "--first-input", options.first_input, "Position of the first column of X and W (default 0)");
   app.add_flag("--no-scale", options.no_scale, "Leave the product as it is, without 1 / (1 - p)");
   add_dtype_option(app, options.as_dtype);
-  add_run_options(app, options.run);
+  add_run_options(app, options.run, "the same masks, but the last bits of sums may differ");
 }
 
 /// A .npy file as a view where the operation runs.

@@ -31,7 +31,7 @@ struct MaskOptions {
 };
 
 void add_mask_options(CLI::App& app, MaskOptions& options) {
-  add_number(app, "-p", options.p, "Probability to drop, in [0, 1]; exact to 2^-33")->required();
+  add_number(app, "-p", options.p, "Required: probability to drop, in [0, 1]; exact to 2^-33")->required();
   CLI::Option* const seed = add_seed_options(app, options.seed);
   add_integer(app, "--first-index", options.first_index,
               "Position of the first element: a piece of a larger array gets its piece of the mask (default 0)");
@@ -300,7 +300,7 @@ void add_mask(CLI::App& app) {
   CLI::App* const sub = app.add_subcommand("mask", "Write the mask itself: True where kept");
   auto command = std::make_shared<MaskCommand>();
   sub->add_option("OUT", command->out, "Array to write (.npy: bool of the shape, or uint8 with --packed)")->required();
-  add_shape(*sub, "--shape", command->shape, "Shape of the array that the mask is for, for example 1000,20")
+  add_shape(*sub, "--shape", command->shape, "Required: shape of the array that the mask is for, for example 1000,20")
       ->required();
   add_mask_options(*sub, command->mask);
   sub->add_flag("--packed", command->packed, "8 decisions a byte: element e is bit e % 8 of byte e / 8");

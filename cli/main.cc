@@ -85,6 +85,11 @@ int run(CLI::App& app, int argc, char** argv) {
     return 0;
   } catch (const CLI::RuntimeError& status) {  // a command that ran and found something wrong
     return status.get_exit_code();
+  } catch (const CLI::ExtrasError& error) {  // its own text has them in reverse
+    for (const std::string& word : app.remaining(true))
+      if (word.size() > 1 && word[0] == '-')
+        return fail(app, "there is no option '" + word + "' (see " + command_name(app) + " --help)");
+    return fail(app, std::string(error.what()) + " (see " + command_name(app) + " --help)");
   } catch (const CLI::ParseError& error) {
     return fail(app, std::string(error.what()) + " (see " + command_name(app) + " --help)");
   } catch (const Error& error) {
@@ -110,8 +115,9 @@ int main(int argc, char** argv) {
   for (const auto add : kCommands) add(app);
   app.footer(
       "Start with:\n"
-      "  maskless demo\n"
-      "  maskless dropout x.npy y.npy -p 0.1 --seed 123\n\n"
+      "  maskless demo                                            what this is about\n"
+      "  maskless random x.npy --shape 1000,20 --seed 1           an array to try things on\n"
+      "  maskless dropout x.npy y.npy -p 0.1 --seed 123           about 2,000 of its elements dropped\n\n"
       "`maskless COMMAND --help` explains a command and shows examples. Exit status: 0 done, 1 a check\n"
       "failed, 2 the request cannot be done (one line on standard error says why).");
   const auto is_asked_for = [&](const CLI::App* sub) { return sub->check_name(argv[1]); };

@@ -119,18 +119,18 @@ CLI::Option* add_shape(CLI::App& app, const std::string& name, Shape& value, con
 }
 
 CLI::Option* add_seed_options(CLI::App& app, SeedOptions& options) {
-  CLI::Option* const seed =
-      add_integer(app, "--seed", options.seed, "In 0 ... 2^64-1 (also 0x...): the same seed gives the same bits");
+  CLI::Option* const seed = add_integer(app, "--seed", options.seed,
+                                        "Required, 0 ... 2^64-1 (also 0x...): the same seed gives the same bits");
   add_integer(app, "--stream", options.stream,
               "Call site: layers with one seed and different streams have independent masks (default 0)",
               kStreamLimit - 1);
   return seed;
 }
 
-void add_run_options(CLI::App& app, RunOptions& options) {
+void add_run_options(CLI::App& app, RunOptions& options, const std::string& between_devices) {
   add_integer(app, "--threads", options.threads, "CPU threads (default 0: all); never changes the result", 1024);
   app.add_option("--device", options.device,
-                 "auto, cpu, cuda or cuda:N (default auto: cuda if there is a device); never changes the result")
+                 "auto, cpu, cuda or cuda:N (default auto: cuda if there is a device); " + between_devices)
       ->type_name("DEVICE");
   app.add_flag("--json", options.json, "Print what was done as JSON");
   app.add_flag("-q,--quiet", options.quiet, "No progress bar");

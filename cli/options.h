@@ -33,7 +33,7 @@ struct SeedOptions {
 };
 CLI::Option* add_seed_options(CLI::App& app, SeedOptions& options);  // returns --seed
 
-/// --threads, --device, --json: how to run, and what to print. Never what comes out.
+/// --threads, --device, --json: how to run, and what to print. What is random is the same with any of them.
 struct RunOptions {
   std::uint64_t threads = 0;
   std::string device = "auto";
@@ -46,7 +46,9 @@ struct RunOptions {
     return execution;
   }
 };
-void add_run_options(CLI::App& app, RunOptions& options);
+/// `between_devices` says in the help what --device may change.
+void add_run_options(CLI::App& app, RunOptions& options,
+                     const std::string& between_devices = "never changes the result");
 
 /// --dtype bfloat16, for files whose dtype does not say so.
 CLI::Option* add_dtype_option(CLI::App& app, std::string& as_dtype);

@@ -284,7 +284,8 @@ void add_project(CLI::App& app) {
   sub->add_option("IN", command->in,
                   "Vectors to read: .npy (rows), .mtx, .svm (sparse rows), .safetensors (one vector)");
   sub->add_option("OUT", command->out, "Projections to write (.npy)");
-  add_integer(*sub, "-k", command->components, "Components: the dimension to project to", (std::uint64_t{1} << 31) - 1);
+  add_integer(*sub, "-k", command->components, "Required: components, the dimension to project to",
+              (std::uint64_t{1} << 31) - 1);
   add_choice(*sub, "--kind", command->kind, "sjlt|signs",
              "sjlt (default): a few nonzeros a column, fast for any -k; signs: independent +-1");
   add_integer(*sub, "--nonzeros", command->nonzeros, "sjlt: nonzeros in each column, 1 to 16 (default 4)", 1000);
@@ -305,11 +306,11 @@ void add_project(CLI::App& app) {
   add_integer(*sub, "--samples", command->samples, "Points whose distances are to be kept", INT64_MAX);
   add_number(*sub, "--eps", command->eps, "Distances are kept to a factor 1 +- EPS (default 0.1)");
   add_dtype_option(*sub, command->as_dtype);
-  add_run_options(*sub, command->run_options);
+  add_run_options(*sub, command->run_options, "the same matrix, but the last bits of sums may differ");
   sub->footer(R"(Multiplies each vector by a random matrix that is never stored. Distances and inner products are kept:
 with the components that --suggest prints, all distances to a factor 1 +- EPS (Johnson-Lindenstrauss).
-The matrix depends on the seed, the stream, the kind and -k alone, so projections made on different
-machines, from different files and from pieces of vectors belong together.
+The matrix depends on the seed, the stream, -k and the kind (with its --nonzeros or --density) alone, so
+projections made on different machines, from different files and from pieces of vectors belong together.
 
 Examples:
   maskless project --suggest --samples 100000 --eps 0.2

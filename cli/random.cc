@@ -112,7 +112,7 @@ void add_random(CLI::App& app) {
   CLI::App* const sub = app.add_subcommand("random", "Write random numbers, addressed like the masks");
   auto command = std::make_shared<RandomCommand>();
   sub->add_option("OUT", command->out, "Array to write (.npy)")->required();
-  add_shape(*sub, "--shape", command->shape, "Shape, for example 1000,20")->required();
+  add_shape(*sub, "--shape", command->shape, "Required: shape, for example 1000,20")->required();
   add_choice(*sub, "--dist", command->dist, "uniform|normal|bits|integers|triton",
              "uniform (default): float32 in [0, 1); normal: float32; bits: uint32; integers: of [low, high); triton: "
              "tl.rand(seed, i), bit for bit");
