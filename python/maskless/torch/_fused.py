@@ -213,6 +213,12 @@ def _count(shape: Any) -> int:
     return n
 
 
+def _other_rows(op: str, x: Tensor, residual: Tensor, matrix: Tensor) -> Tensor | None:
+    if residual.shape != x.shape:
+        raise ValueError(f"{op}: residual must have the shape of x, {tuple(x.shape)}, got {tuple(residual.shape)}")
+    return _rows(residual.to(x.dtype).reshape(matrix.shape))
+
+
 def _like(x: Tensor, t: Tensor | None) -> Tensor | None:
     return None if t is None else t.to(x.dtype)
 
@@ -263,7 +269,7 @@ def bias_dropout_residual(
         x = x if bias is None else x + _dtensor.on_mesh_of(x, bias)
         return residual + dropout(x, p, training, seed=seed, stream=stream)
     matrix, mask = _prepare("bias_dropout_residual", x, p, training, seed, stream, shard)
-    other = _rows(residual.to(x.dtype).reshape(matrix.shape))
+    other = _other_rows("bias_dropout_residual", x, residual, matrix)
     return _residual(matrix, _like(x, bias), other, *mask).reshape(x.shape)  # type: ignore[no-any-return]
 
 
@@ -301,7 +307,7 @@ def bias_dropout_residual_norm(
         whole = _dtensor.settled(total, (-1,))  # rows must be together to be normalised
         return _normalise(whole, scale, shift, norm == "rms", eps), total
     matrix, mask = _prepare(op, x, p, training, seed, stream, shard)
-    other = None if residual is None else _rows(residual.to(x.dtype).reshape(matrix.shape))
+    other = None if residual is None else _other_rows(op, x, residual, matrix)
     y, total, _, _ = _norm(
         matrix, _like(x, bias), other, _like(x, weight), _like(x, norm_bias), norm == "rms", eps, *mask
     )

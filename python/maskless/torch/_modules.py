@@ -184,9 +184,21 @@ def shard_batch(model: nn.Module, index: int, count: int, dim: int = 0) -> None:
 
     Data parallelism, DDP or FSDP: with one seed in all processes, the masks are then those of one process that has the
     whole batch.
+
+    Raises ValueError if index is not in [0, count - 1], or if the model has no maskless layers (see `convert`).
+
+    >>> import torch, maskless.torch
+    >>> layer, x = maskless.torch.Dropout(0.5, seed=1), torch.ones(4, 3)
+    >>> whole = layer(x)
+    >>> layer = maskless.torch.Dropout(0.5, seed=1)
+    >>> maskless.torch.shard_batch(layer, 1, 2)
+    >>> torch.equal(layer(x[2:]), whole[2:])
+    True
     """
     if not 0 <= index < count:
         raise ValueError(f"shard_batch: index must be in [0, {count - 1}], got {index}")
-    for module in model.modules():
-        if isinstance(module, RandomModule):
-            module._batch = (index, count, dim)
+    layers = [module for module in model.modules() if isinstance(module, RandomModule)]
+    if not layers:
+        raise ValueError("shard_batch: model must have maskless layers, got none (see maskless.torch.convert)")
+    for module in layers:
+        module._batch = (index, count, dim)

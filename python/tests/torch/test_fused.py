@@ -141,6 +141,9 @@ def test_eval_and_shard(device):
     assert torch.equal(part, whole[1:3])
     with pytest.raises(ValueError, match="shard must cut the first or the last"):
         mt.bias_dropout_residual(x[:, :1], residual[:, :1], shard=((4, 3, 6), (0, 1, 0)), **OPTIONS)
+    for call in (mt.bias_dropout_residual, mt.bias_dropout_residual_norm):
+        with pytest.raises(ValueError, match=r"residual must have the shape of x, \(4, 3, 6\), got \(3, 4, 6\)"):
+            call(x, residual.reshape(3, 4, 6), **OPTIONS)
 
 
 def test_module(device):

@@ -127,6 +127,8 @@ def test_shard_batch(device):
         layer = mt.Dropout(0.5, seed=4, device=device)
         mt.shard_batch(nn.Sequential(layer), index, 3)
         assert torch.equal(layer(x[2 * index : 2 * index + 2]), whole[2 * index : 2 * index + 2])
+    with pytest.raises(ValueError, match="shard_batch: model must have maskless layers"):
+        mt.shard_batch(nn.Sequential(nn.Dropout(0.5)), 0, 2)
 
 
 class Model(nn.Module):
