@@ -125,6 +125,21 @@ def check_fused(device: str, meshes: list[DeviceMesh]) -> int:
     return checks
 
 
+def check_compiled(device: str, mesh: DeviceMesh) -> int:
+    """torch.compile without graph breaks: the masks of eager calls."""
+    checks = 0
+    for kinds in ((Shard(0),), (Shard(1),), (Replicate(),)):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: mt.dropout(x, 0.3, seed=5, stream=2), backend="aot_eager", fullgraph=True)
+        torch.manual_seed(7)
+        x = torch.randn(10, 7, dtype=torch.float64, device=device)
+        y = compiled(place(x, mesh, kinds))
+        assert isinstance(y, DTensor)
+        assert torch.equal(y.full_tensor(), mt.dropout(x, 0.3, seed=5, stream=2)), f"compiled, {kinds}"
+        checks += 1
+    return checks
+
+
 def check_dropconnect(device: str, meshes: list[DeviceMesh]) -> int:
     """Values and gradients to 1e-12 in float64: one bit of a mask would change them in the first digits."""
     checks = 0
@@ -289,6 +304,7 @@ def main() -> None:
     lines = [f"{n} processes, {dist.get_backend()}, {name}, torch {torch.__version__}"]
     if "masks" in parts:
         lines.append(f"masks: {check_masks(device, meshes)} outputs and gradients equal one process's, bit for bit")
+        lines.append(f"compiled: {check_compiled(device, mesh)} outputs equal to eager ones, bit for bit")
         lines.append(f"fused forms: {check_fused(device, meshes)} outputs and gradients equal to 1e-12")
         lines.append(f"dropconnect: {check_dropconnect(device, meshes)} outputs and gradients equal to 1e-12")
     if "training" in parts:

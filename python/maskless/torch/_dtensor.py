@@ -60,7 +60,7 @@ def simple(placement: Any) -> bool:
     """Replicated, or cut into consecutive pieces in the order of the mesh."""
     from torch.distributed.tensor import Replicate, Shard
 
-    return type(placement) in (Replicate, Shard)
+    return type(placement) is Replicate or type(placement) is Shard  # "in" is not traced by torch 2.12 and later
 
 
 def settled(x: DTensor, whole_dims: tuple[int, ...] = ()) -> DTensor:
@@ -68,11 +68,10 @@ def settled(x: DTensor, whole_dims: tuple[int, ...] = ()) -> DTensor:
     from torch.distributed.tensor import Replicate
 
     whole = {d % x.dim() for d in whole_dims} if x.dim() else set()
-    placements = [
-        placement if simple(placement) and not (placement.is_shard() and placement.dim in whole) else Replicate()
-        for placement in x.placements
-    ]
-    return x if placements == list(x.placements) else x.redistribute(placements=placements)
+    kept = [simple(p) and not (p.is_shard() and p.dim in whole) for p in x.placements]
+    if all(kept):
+        return x
+    return x.redistribute(placements=[p if keep else Replicate() for p, keep in zip(x.placements, kept, strict=True)])
 
 
 def join(local: Tensor, mesh: Any, placements: Any, shape: Sequence[int]) -> Tensor:
