@@ -102,6 +102,7 @@ $(TORCH_VENV)/.installed: $(VENV)/.installed
 	@touch $@
 
 test-torch: configure  ## installs torch (TORCH=2.11.0) and runs the tests of its front
+	@$(MAKE) -s .venv-torch-$(TORCH_HEADERS)/.installed TORCH=$(TORCH_HEADERS)
 	@$(MAKE) -s $(TORCH_VENV)/.installed
 	@$(MAKE) -s torch-here
 torch-here:
