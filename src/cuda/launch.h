@@ -93,6 +93,16 @@ void launch(const char* op, void (*kernel)(Params...), dim3 grid, dim3 block, vo
   check(op, cudaGetLastError());
 }
 
+/// The same with `bytes` of shared memory that the kernel has as extern __shared__. More than 48 KiB in all (the kernel
+/// may have a few of its own besides) must be asked for.
+template <typename... Params, typename... Args>
+void launch_shared(const char* op, void (*kernel)(Params...), dim3 grid, dim3 block, int bytes, void* stream,
+                   const Args&... args) {
+  if (bytes > 40 << 10) check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  kernel<<<grid, block, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream)>>>(args...);
+  check(op, cudaGetLastError());
+}
+
 /// A launch that may overlap the end of the kernel before it (a fifth of a microsecond and more for small ones). The
 /// kernel must wait_for_earlier_work in every thread before it touches memory.
 template <auto kKernel, typename... Args>

@@ -1,171 +1,88 @@
-// Bias, activation, dropout and residual in one pass: a thread keeps its columns and goes down rows.
+// Bias, activation, dropout and residual in one pass: which kernel takes which matrix, and the kernels for those whose
+// columns cannot be taken eight at a time.
 #include <algorithm>
 
 #include "common/visit.h"
-#include "fused/fused_device.cuh"
 #include "fused/fused_norm.h"
+#include "fused/fused_rows.cuh"
 
 namespace maskless::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kUnroll = 2;        // rows in flight a thread
-constexpr int kForwardSteps = 4;  // times that a thread takes so many
+// Tuning, measured on an H200 (bench/results/): threads of a block, rows that a thread takes together, blocks of a
+// multiprocessor (for the compiler's registers).
+constexpr int kForwardThreads = 128, kForwardBlocks = 6;
+/// Rows that a thread takes together; twice that one after another where there is more to compute.
+template <typename T, bool kResidual>
+constexpr int kForwardRows = sizeof(T) == 8 ? 1 : (kResidual ? 4 : 8) / static_cast<int>(sizeof(T));
+constexpr std::int64_t kForwardSteps(Activation activation) { return activation >= Activation::kGelu ? 2 : 1; }
+constexpr int kBackwardThreads = 256;
+/// Where there is little to compute, one row and more threads.
+template <typename T, Activation kActivation>
+constexpr int kBackwardRows = sizeof(T) == 8 || kActivation == Activation::kRelu ? 1 : 2;
+template <typename T, Activation kActivation>
+constexpr int kBackwardBlocks = sizeof(T) == 8                     ? 1
+                                : kActivation <= Activation::kRelu ? 4
+                                                                   : 3;
 
-/// How a matrix is cut: `lanes` threads of a block lie along columns, the others down rows.
-struct Cut {
-  int lanes;
-  std::int64_t blocks_along;
-};
+constexpr int kSlowThreads = 256;
+constexpr std::int64_t kMaxGridY = 65535;
 
-Cut cut(std::int64_t groups) {
-  int lanes = 32;
-  while (lanes < kThreads && lanes < groups) lanes *= 2;
-  return {lanes, ceil_div(groups, lanes)};
+int log_lanes(std::int64_t octets, int threads) {
+  int log = 5;
+  while (1 << log < threads && 1 << log < octets) ++log;
+  return log;
 }
 
-/// Row groups of a sum over rows, from the shape alone: the same bits on every device.
-constexpr std::int64_t kSumBlocks = 528;
-
-std::int64_t sum_groups_of(std::int64_t rows, std::int64_t column_groups) {
-  const Cut c = cut(column_groups);
-  const std::int64_t rows_a_step = kThreads / c.lanes * kUnroll;
-  return std::max<std::int64_t>(1, std::min(kSumBlocks / c.blocks_along, ceil_div(rows, rows_a_step)));
+/// Row groups of a sum over rows, from the arguments alone: the same bits on every device. So many blocks are at work
+/// at once.
+std::int64_t sum_groups_of(std::int64_t rows, std::int64_t blocks_along, Activation activation) {
+  const std::int64_t blocks = activation <= Activation::kRelu ? 528 : 396;
+  return std::max<std::int64_t>(1, std::min(blocks / blocks_along, rows));
+}
+std::int64_t slow_blocks_along(std::int64_t cols) { return ceil_div(cols, kSlowThreads); }
+std::int64_t wide_blocks_along(std::int64_t cols) {
+  const std::int64_t octets = ceil_div(cols, 8);
+  return ceil_div(octets, std::int64_t{1} << log_lanes(octets, kBackwardThreads));
 }
 
+/// Any columns: a thread goes down rows of one.
 template <typename T>
-struct ForwardParameters {
-  FusedParameters<T> matrix;
-  Activation activation;
-  const T *x, *residual, *bias;
-  T* y;
-  std::int64_t x_stride, residual_stride, y_stride;
-};
-
-template <typename T, int kWidth, bool kDrop>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 1) forward_kernel(ForwardParameters<T> p, int lanes) {
-  const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x) * lanes + threadIdx.x % lanes) * kWidth;
-  if (c >= p.matrix.cols) return;
-  const Values<T, kWidth> bias = features<T, kWidth>(p.bias, c);
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * (kThreads / lanes) * kUnroll;
-  for (std::int64_t r0 = (static_cast<std::int64_t>(blockIdx.y) * (kThreads / lanes) + threadIdx.x / lanes) * kUnroll;
-       r0 < p.matrix.rows; r0 += step) {
-    const int rest = p.matrix.rows - r0 < kUnroll ? static_cast<int>(p.matrix.rows - r0) : kUnroll;
-    Columns<T, kWidth> x[kUnroll], residual[kUnroll];
-    const T* from = p.x + r0 * p.x_stride + c;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u, from += p.x_stride)
-      if (u < rest) x[u] = load_columns<T, kWidth>(from);
-    if (p.residual != nullptr) {
-      const T* other = p.residual + r0 * p.residual_stride + c;
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u, other += p.residual_stride)
-        if (u < rest) residual[u] = load_columns<T, kWidth>(other);
-    }
-    T* y = p.y + r0 * p.y_stride + c;
-    const auto rows = [&](auto activation) {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u, y += p.y_stride) {
-        if (u >= rest) continue;
-        const Keep<T, kWidth, kDrop> keep(p.matrix, p.matrix.template seed<kWidth>(r0 + u), r0 + u, c);
-        Values<T, kWidth> v = widen(x[u]);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) v.v[j] = activate<T>(activation.value, add(v.v[j], bias.v[j]));
-        if (p.residual == nullptr) {
-          store_columns(y, keep.drop_and_narrow(v, p.matrix.scale));
-          continue;
-        }
-        const Values<T, kWidth> other = widen(residual[u]);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) v.v[j] = add(other.v[j], keep.drop(v.v[j], j, p.matrix.scale));
-        store_columns(y, narrow(v));
-      }
-    };
-    visit_activation(p.activation, rows);
-  }
-}
-
-template <typename T>
-struct BackwardParameters {
-  FusedParameters<T> matrix;
-  Activation activation;
-  const T *dy, *x, *bias;
-  T* dx;
-  ArithmeticType<T>* partial;  // [row group][column], or null without dbias
-  std::int64_t dy_stride, x_stride, dx_stride;
-  std::int64_t rows_a_group;
-};
-
-template <typename T, int kWidth, bool kDrop>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 1)
-    backward_kernel(BackwardParameters<T> p, int lanes) {
+__global__ void __launch_bounds__(kSlowThreads) forward_slow_kernel(ForwardParameters<T> p) {
   using A = ArithmeticType<T>;
-  __shared__ A shared[kThreads * kWidth];
-  const int lane = threadIdx.x % lanes, slot = threadIdx.x / lanes, slots = kThreads / lanes;
-  const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x) * lanes + lane) * kWidth;
-  const bool inside = c < p.matrix.cols;
-  const bool active = p.activation != Activation::kIdentity;
-  Values<T, kWidth> bias = {}, sum = {};
-  if (inside && active) bias = features<T, kWidth>(p.bias, c);
-  const std::int64_t begin = blockIdx.y * p.rows_a_group;
-  const std::int64_t end = begin + p.rows_a_group < p.matrix.rows ? begin + p.rows_a_group : p.matrix.rows;
-  for (std::int64_t r0 = begin + slot * kUnroll; inside && r0 < end; r0 += slots * kUnroll) {
-    const int rest = end - r0 < kUnroll ? static_cast<int>(end - r0) : kUnroll;
-    Columns<T, kWidth> dy[kUnroll], x[kUnroll];
-    const T* from = p.dy + r0 * p.dy_stride + c;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u, from += p.dy_stride)
-      if (u < rest) dy[u] = load_columns<T, kWidth>(from);
-    if (active) {
-      const T* input = p.x + r0 * p.x_stride + c;
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u, input += p.x_stride)
-        if (u < rest) x[u] = load_columns<T, kWidth>(input);
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kSlowThreads + threadIdx.x;
+  if (c >= p.matrix.cols) return;
+  visit_activation(p.activation, [&](auto activation) {
+    const Activate<T, decltype(activation)::value, true> activate(p.matrix);
+    const A bias = activate.prepare(features<T, 1>(p.bias, c).v[0]);
+    for (std::int64_t r = blockIdx.y; r < p.matrix.rows; r += gridDim.y) {
+      const A v = activate(reference::widen(p.x[r * p.x_stride + c]), bias);
+      A y = kept(p.matrix, r, c) ? v : A(0);
+      if (p.residual != nullptr) y = add(reference::widen(p.residual[r * p.residual_stride + c]), y);
+      p.y[r * p.y_stride + c] = reference::narrow<T>(y);
     }
-    T* dx = p.dx + r0 * p.dx_stride + c;
-    const auto rows = [&](auto activation) {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u, dx += p.dx_stride) {
-        if (u >= rest) continue;
-        const Keep<T, kWidth, kDrop> keep(p.matrix, p.matrix.template seed<kWidth>(r0 + u), r0 + u, c);
-        Values<T, kWidth> g = widen(dy[u]);
-        if constexpr (activation.value == Activation::kIdentity) {
-#pragma unroll
-          for (int j = 0; j < kWidth; ++j) g.v[j] = keep.drop(g.v[j], j, p.matrix.scale);
-        } else {
-          const Values<T, kWidth> v = widen(x[u]);
-#pragma unroll
-          for (int j = 0; j < kWidth; ++j) {
-            const A derivative = activate_derivative<T>(activation.value, add(v.v[j], bias.v[j]));
-            g.v[j] = keep.select(keep.scaled(g.v[j], p.matrix.scale) * derivative, j);
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) sum.v[j] += g.v[j];
-        store_columns(dx, narrow(g));
-      }
-    };
-    visit_activation(p.activation, rows);
-  }
-  if (p.partial == nullptr) return;
-#pragma unroll
-  for (int j = 0; j < kWidth; ++j) shared[(slot * kWidth + j) * lanes + lane] = sum.v[j];
-  __syncthreads();
-  // The block's columns again, side by side now: element e of them is column lane e / kWidth, part e % kWidth.
-  for (int e = threadIdx.x; e < lanes * kWidth; e += kThreads) {
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * lanes * kWidth + e;
-    if (column >= p.matrix.cols) continue;
-    A total = 0;
-    for (int s = 0; s < slots; ++s) total += shared[(s * kWidth + e % kWidth) * lanes + e / kWidth];
-    p.partial[blockIdx.y * p.matrix.cols + column] = total;
-  }
+  });
 }
 
 template <typename T>
-bool by_eight(const FusedForwardArgs& args) {
-  return wide_positions<T>(args) && wide<T>(args.x.data, args.x.stride) &&
-         wide<T>(args.residual.data, args.residual.stride) && wide<T>(args.y.data, args.y.stride) &&
-         wide<T>(args.bias, 0);
+__global__ void __launch_bounds__(kSlowThreads) backward_slow_kernel(BackwardParameters<T> p) {
+  using A = ArithmeticType<T>;
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kSlowThreads + threadIdx.x;
+  if (c >= p.matrix.cols) return;
+  visit_activation(p.activation, [&](auto activation) {
+    constexpr Activation kActivation = decltype(activation)::value;
+    const ActivateBackward<T, kActivation, true> activate(p.matrix);
+    const A bias = activate.prepare(features<T, 1>(p.bias, c).v[0]);
+    A sum = 0;
+    for (std::int64_t r = blockIdx.y; r < p.matrix.rows; r += gridDim.y) {
+      const A dy = reference::widen(p.dy[r * p.dy_stride + c]);
+      const A x = kActivation == Activation::kIdentity ? A(0) : reference::widen(p.x[r * p.x_stride + c]);
+      const A g = kept(p.matrix, r, c) ? activate(dy, x, bias) : A(0);
+      sum += g;
+      p.dx[r * p.dx_stride + c] = reference::narrow<T>(g);
+    }
+    if (p.partial != nullptr) p.partial[blockIdx.y * p.matrix.cols + c] = sum;
+  });
 }
 
 template <typename T>
@@ -179,47 +96,79 @@ void forward(const char* op, const FusedForwardArgs& args, void* stream) {
                             args.x.stride,
                             args.residual.stride,
                             args.y.stride};
-  visit_kernel(by_eight<T>(args), args.mask.threshold != 0, [&](auto width, auto drop) {
-    const Cut c = cut(ceil_div(args.cols, width.value));
-    const std::int64_t steps = ceil_div(args.rows, kThreads / c.lanes * kUnroll * kForwardSteps);
-    const dim3 grid(static_cast<unsigned>(c.blocks_along), static_cast<unsigned>(std::min<std::int64_t>(steps, 65535)));
-    launch(op, forward_kernel<T, width.value, drop.value>, grid, kThreads, stream, p, c.lanes);
+  if (!wide_positions<T>(args) || !wide<T>(p.x, p.x_stride) || !wide<T>(p.residual, p.residual_stride) ||
+      !wide<T>(p.y, p.y_stride) || !wide<T>(p.bias, 0)) {
+    const dim3 grid(static_cast<unsigned>(slow_blocks_along(args.cols)),
+                    static_cast<unsigned>(std::min(args.rows, kMaxGridY)));
+    launch(op, forward_slow_kernel<T>, grid, kSlowThreads, stream, p);
+    return;
+  }
+  const bool drop = args.mask.threshold != 0;
+  visit_activation(args.activation, [&](auto activation) {
+    constexpr Activation kActivation = decltype(activation)::value;
+    const auto run = [&](auto residual) {
+      constexpr bool kResidual = decltype(residual)::value;
+      constexpr int kThreads = kForwardThreads, kRows = kForwardRows<T, kResidual>, kBlocks = kForwardBlocks;
+      const int log = log_lanes(args.cols / 8, kThreads);
+      const std::int64_t rows_a_step = (kThreads >> log) * kRows;
+      const std::int64_t steps = std::max(kForwardSteps(kActivation), ceil_div(args.rows, kMaxGridY * rows_a_step));
+      const dim3 grid(static_cast<unsigned>(ceil_div(args.cols / 8, std::int64_t{1} << log)),
+                      static_cast<unsigned>(ceil_div(args.rows, steps * rows_a_step)));
+      launch(op,
+             drop ? forward_rows_kernel<T, kActivation, kResidual, true, kThreads, kRows, kBlocks>
+                  : forward_rows_kernel<T, kActivation, kResidual, false, kThreads, kRows, kBlocks>,
+             grid, kThreads, stream, p, log, steps);
+    };
+    if constexpr (kActivation == Activation::kIdentity) {  // residual sums have no other
+      if (p.residual != nullptr) return run(std::true_type{});
+    }
+    run(std::false_type{});
   });
 }
 
 template <typename T>
 void backward(const char* op, const FusedBackwardArgs& args, void* stream) {
-  const bool eight = wide_positions<T>(args) && wide<T>(args.dy.data, args.dy.stride) &&
-                     wide<T>(args.x.data, args.x.stride) && wide<T>(args.dx.data, args.dx.stride) &&
-                     wide<T>(args.bias, 0);
-  visit_kernel(eight, args.mask.threshold != 0, [&](auto width, auto drop) {
-    const std::int64_t column_groups = ceil_div(args.cols, width.value);
-    const Cut c = cut(column_groups);
-    const std::int64_t groups = sum_groups_of(args.rows, column_groups);
-    BackwardParameters<T> p = {fused_parameters<T>(args),
-                               args.activation,
-                               static_cast<const T*>(args.dy.data),
-                               static_cast<const T*>(args.x.data),
-                               static_cast<const T*>(args.bias),
-                               static_cast<T*>(args.dx.data),
-                               args.dbias == nullptr ? nullptr : static_cast<ArithmeticType<T>*>(args.workspace),
-                               args.dy.stride,
-                               args.x.stride,
-                               args.dx.stride,
-                               ceil_div(args.rows, groups)};
-    if (args.rows > 0)
-      launch(op, backward_kernel<T, width.value, drop.value>,
-             dim3(static_cast<unsigned>(c.blocks_along), static_cast<unsigned>(groups)), kThreads, stream, p, c.lanes);
-    if (args.dbias != nullptr)
-      sum_groups<T>(op, args.workspace, args.rows > 0 ? groups : 0, args.cols, 1, args.dbias, nullptr, nullptr, stream);
-  });
+  BackwardParameters<T> p = {fused_parameters<T>(args),
+                             args.activation,
+                             static_cast<const T*>(args.dy.data),
+                             static_cast<const T*>(args.x.data),
+                             static_cast<const T*>(args.bias),
+                             static_cast<T*>(args.dx.data),
+                             args.dbias == nullptr ? nullptr : static_cast<ArithmeticType<T>*>(args.workspace),
+                             args.dy.stride,
+                             args.x.stride,
+                             args.dx.stride};
+  std::int64_t groups = 0;
+  const auto grid = [&](std::int64_t blocks_along, std::int64_t rows_a_step) {
+    groups = sum_groups_of(ceil_div(args.rows, rows_a_step), blocks_along, args.activation);
+    return dim3(static_cast<unsigned>(blocks_along), static_cast<unsigned>(groups));
+  };
+  if (args.rows > 0 && (!wide_positions<T>(args) || !wide<T>(p.dy, p.dy_stride) || !wide<T>(p.x, p.x_stride) ||
+                        !wide<T>(p.dx, p.dx_stride) || !wide<T>(p.bias, 0))) {
+    launch(op, backward_slow_kernel<T>, grid(slow_blocks_along(args.cols), 1), kSlowThreads, stream, p);
+  } else if (args.rows > 0) {
+    constexpr int kThreads = kBackwardThreads;
+    const int log = log_lanes(args.cols / 8, kThreads);
+    const bool drop = args.mask.threshold != 0;
+    visit_activation(args.activation, [&](auto activation) {
+      constexpr Activation kActivation = decltype(activation)::value;
+      constexpr int kRows = kBackwardRows<T, kActivation>, kBlocks = kBackwardBlocks<T, kActivation>;
+      launch(op,
+             drop ? backward_rows_kernel<T, kActivation, true, kThreads, kRows, kBlocks>
+                  : backward_rows_kernel<T, kActivation, false, kThreads, kRows, kBlocks>,
+             grid(wide_blocks_along(args.cols), (kThreads >> log) * kRows), kThreads, stream, p, log);
+    });
+  }
+  if (args.dbias != nullptr)
+    sum_groups<T>(op, args.workspace, groups, args.cols, 1, args.dbias, nullptr, nullptr, stream);
 }
 
 }  // namespace
 
 std::int64_t fused_workspace_bytes(DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::int64_t item = dtype == DType::kFloat64 ? 8 : 4;
-  const std::int64_t groups = std::max(sum_groups_of(rows, cols), sum_groups_of(rows, ceil_div(cols, 8)));
+  const std::int64_t groups = std::max(sum_groups_of(rows, slow_blocks_along(cols), Activation::kIdentity),
+                                       sum_groups_of(rows, wide_blocks_along(cols), Activation::kIdentity));
   return std::max(groups * cols, fused_norm_sums(rows, cols)) * item;
 }
 

@@ -6,6 +6,7 @@
 
 #include "cuda/test_device.h"
 #include "fused/fused_cases.h"
+#include "maskless/core/uniform.h"
 
 namespace maskless {
 namespace {
@@ -68,6 +69,33 @@ TEST(FusedCuda, Reduced) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat32})
     for (std::int64_t cols : {33, 256, 1024, 2056, 4104})
       check_case({5, cols, 0.1, Activation::kGelu, cols == 256 ? Norm::kRms : Norm::kLayer}, dtype, 3);
+}
+
+/// Decisions that need the second Philox call come once in 65,536 elements: 64 of these, at each end of the thresholds.
+TEST(FusedCuda, TiesAreSettled) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  constexpr std::int64_t kRows = 515, kCols = 8192;
+  constexpr auto kSize = static_cast<std::size_t>(kRows * kCols);
+  const BFloat16 one = from_float<BFloat16>(1.0f);
+  const DeviceMemory x(std::vector<BFloat16>(kSize, one));
+  DropoutOptions options;
+  constexpr std::uint64_t kSeed = 0xFEDCBA9876543210u;
+  options.seed = kSeed;
+  options.stream = 5;
+  options.first_index = (std::uint64_t{1} << 35) - 4096;
+  for (double p : {1.0 / 1048576, 0.00001, 0.1, 0.5, 0.99999, 1 - 1.0 / 1048576}) {
+    options.p = p;
+    const DeviceMemory y(std::vector<BFloat16>(kSize, one));
+    const auto view = [&](const DeviceMemory& m) {
+      return contiguous_view(m.data(), DType::kBFloat16, {kRows, kCols}, kCuda);
+    };
+    bias_activation_dropout(view(x), {}, view(y), Activation::kIdentity, options);
+    const std::vector<BFloat16> got = y.host<BFloat16>();
+    std::size_t wrong = 0;
+    for (std::size_t e = 0; e < kSize; ++e)
+      wrong += (got[e].bits != 0) != dropout_keep(kSeed, options.first_index + e, threshold(p), options.stream);
+    EXPECT_EQ(wrong, 0u) << p;
+  }
 }
 
 TEST(FusedCuda, SameBitsRunAfterRun) {

@@ -4,8 +4,10 @@
 
 #include <type_traits>
 
+#include "cuda/decide.h"
 #include "cuda/launch.h"
 #include "cuda/mask.h"
+#include "cuda/ring.h"
 #include "cuda/vector.h"
 #include "fused/fused_kernels.h"
 #include "fused/fused_reference.h"
@@ -47,6 +49,28 @@ __device__ inline void store_columns(T* p, const Columns<T, kWidth>& columns) {
   }
 }
 
+/// Vectors of 16 bytes that eight elements are.
+template <typename T>
+inline constexpr int kParts = 8 / kVectorSize<T>;
+
+/// A thread's first place among those of its warp, which are `vectors` a thread.
+__device__ inline uint4* ring_of_thread(void* shared, int vectors) {
+  return static_cast<uint4*>(shared) + (threadIdx.x / 32 * vectors * 32 + threadIdx.x % 32);
+}
+/// Starts the copy of eight elements to a thread's places from `ring` on.
+template <typename T>
+__device__ inline void fetch_columns(uint4* ring, const T* global) {
+#pragma unroll
+  for (int q = 0; q < kParts<T>; ++q) copy_ahead(ring + q * 32, reinterpret_cast<const uint4*>(global) + q);
+}
+template <typename T>
+__device__ inline Columns<T, 8> fetched_columns(const uint4* ring) {
+  Columns<T, 8> columns;
+#pragma unroll
+  for (int q = 0; q < kParts<T>; ++q) reinterpret_cast<uint4*>(columns.element)[q] = ring[q * 32];
+  return columns;
+}
+
 /// The same as numbers.
 template <typename T, int kWidth>
 struct Values {
@@ -56,13 +80,17 @@ struct Values {
 template <typename T, int kWidth>
 __device__ inline Values<T, kWidth> widen(const Columns<T, kWidth>& columns) {
   Values<T, kWidth> values;
+  if constexpr (sizeof(T) == 2 && kWidth > 1) {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(columns.element);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    if constexpr (std::is_same_v<T, Float16>) {
-      values.v[j] = __half2float(__ushort_as_half(columns.element[j].bits));
-    } else {
-      values.v[j] = reference::widen(columns.element[j]);
+    for (int j = 0; j < kWidth / 2; ++j) {
+      const float2 pair = unpack2<T>(words[j]);
+      values.v[2 * j] = pair.x;
+      values.v[2 * j + 1] = pair.y;
     }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) values.v[j] = reference::widen(columns.element[j]);
   }
   return values;
 }
@@ -101,12 +129,9 @@ struct FusedParameters {
   std::uint64_t first_index, row_index;
   ArithmeticType<T> scale;
 
-  /// Of row r, for kernels of single columns. The others have no row seeds: a seed from the parameters alone is known
-  /// to be common to all threads, and its round keys are made once.
-  template <int kWidth>
-  __device__ std::uint64_t seed(std::int64_t r) const {
-    if (kWidth == 1 && row_seeds != nullptr) return row_seeds[r * row_seed_stride];
-    return seed_of(mask);
+  /// The octet that columns c ... c + 7 of row r are, c a multiple of 8.
+  __device__ std::uint64_t octet(std::int64_t r, std::int64_t c) const {
+    return (first_index + row_index * static_cast<std::uint64_t>(r) + static_cast<std::uint64_t>(c)) >> 3;
   }
 };
 
@@ -122,55 +147,42 @@ FusedParameters<T> fused_parameters(const FusedArgs& args) {
           static_cast<ArithmeticType<T>>(args.scale)};
 }
 
-/// Decisions of kWidth columns from (r, c) on. kDrop false is a program without dropout.
-template <typename T, int kWidth, bool kDrop>
-struct Keep {
-  Flags flags;
+/// v * scale, not to be contracted into a sum: equal to the CPU's.
+__device__ inline float scaled(float v, float scale) { return __fmul_rn(v, scale); }
+__device__ inline double scaled(double v, double scale) { return __dmul_rn(v, scale); }
 
-  __device__ Keep(const FusedParameters<T>& p, std::uint64_t seed, std::int64_t r, std::int64_t c) {
-    if constexpr (kDrop) {
-      const std::uint64_t index = p.first_index + p.row_index * static_cast<std::uint64_t>(r) + c;
-      flags = keep_flags(p.mask, seed, index >> 3);
-      if constexpr (kWidth == 1) flags.word[0] = (to_byte(flags) >> (index & 7) & 1u) << 15;
-    }
-  }
-  __device__ bool operator[](int j) const {
-    if constexpr (!kDrop) return true;
-    return (flags.word[j / 2] & (j % 2 == 0 ? 0x8000u : 0x80000000u)) != 0;
-  }
-  __device__ ArithmeticType<T> select(ArithmeticType<T> v, int j) const {
-    return (*this)[j] ? v : ArithmeticType<T>(0);
-  }
+/// Is (r, c) kept? For kernels that take any columns, an element at a time.
+template <typename T>
+__device__ inline bool kept(const FusedParameters<T>& p, std::int64_t r, std::int64_t c) {
+  const std::uint64_t seed = p.row_seeds != nullptr ? p.row_seeds[r * p.row_seed_stride] : seed_of(p.mask);
+  const std::uint64_t index = p.first_index + p.row_index * static_cast<std::uint64_t>(r) + c;
+  return (to_byte(keep_flags(p.mask, seed, index >> 3)) >> (index & 7) & 1u) != 0;
+}
 
-  /// v * scale, not to be contracted into a sum: equal to the CPU's.
-  __device__ ArithmeticType<T> scaled(ArithmeticType<T> v, ArithmeticType<T> scale) const {
-    if constexpr (!kDrop) return v;
-    if constexpr (sizeof(T) == 8) {
-      return __dmul_rn(v, scale);
-    } else {
-      return __fmul_rn(v, scale);
-    }
-  }
-
-  /// dropout of a value.
-  __device__ ArithmeticType<T> drop(ArithmeticType<T> v, int j, ArithmeticType<T> scale) const {
-    return select(scaled(v, scale), j);
-  }
-
-  /// dropout of all values, rounded. Pairs of 16 bits are masked together.
-  __device__ Columns<T, kWidth> drop_and_narrow(Values<T, kWidth> values, ArithmeticType<T> scale) const {
-    if constexpr (kDrop && kWidth > 1 && sizeof(T) == 2) {
+/// Decisions of whole octets of rows. Without dropout there is nothing to know.
+template <bool kDrop>
+class Octets {
+ public:
+  template <typename T>
+  __device__ explicit Octets(const FusedParameters<T>&) {}
+  template <int kCount>
+  __device__ void decide(const std::uint64_t (&)[kCount], Halves (&)[kCount]) const {}
+  /// Leaves 0 where values are dropped.
+  template <typename T>
+  __device__ void drop(Values<T, 8>&, const Halves&) const {}
+};
+template <>
+class Octets<true> : public Decider {
+ public:
+  template <typename T>
+  __device__ explicit Octets(const FusedParameters<T>& p) : Decider(p.mask) {}
+  template <typename T>
+  __device__ void drop(Values<T, 8>& values, const Halves& halves) const {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) values.v[j] = scaled(values.v[j], scale);
-      Columns<T, kWidth> columns = narrow(values);
-      auto* words = reinterpret_cast<std::uint32_t*>(columns.element);
-#pragma unroll
-      for (int j = 0; j < kWidth / 2; ++j) words[j] &= spread_flags(flags.word[j]);
-      return columns;
-    } else {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) values.v[j] = drop(values.v[j], j, scale);
-      return narrow(values);
+    for (int j = 0; j < 4; ++j) {
+      const KeptPair pair = kept<!std::is_same_v<T, Float16>>(halves.word[j]);
+      if (!pair.first) values.v[2 * j] = 0;
+      if (!pair.second) values.v[2 * j + 1] = 0;
     }
   }
 };
@@ -179,92 +191,11 @@ __device__ inline float exp2_fast(float v) {
   asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(v));
   return v;
 }
-__device__ inline float reciprocal_fast(float v) {
-  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(v));
-  return v;
-}
 /// As fmaxf, but NaN if one is.
 __device__ inline float max_nan(float a, float b) {
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
-}
-
-inline constexpr float kLog2E = 1.4426950408889634f;
-
-__device__ inline float sigmoid_fast(float v) { return reciprocal_fast(1.0f + exp2_fast(-kLog2E * v)); }
-
-/// For |v| <= 20: density = exp(-v^2 / 2), and the normal tail 1 - Phi(|v|) = density * poly(1 / (1 + 0.52 |v| /
-/// sqrt2)), fitted for this use to a relative error of 1.8e-5: a tenth of what float16 can show.
-__device__ inline void normal_tail(float a, float& density, float& tail) {
-  density = exp2_fast(-0.5f * kLog2E * a * a);
-  const float t = reciprocal_fast(fmaf(0.52f * static_cast<float>(reference::kInverseSqrt2), a, 1.0f));
-  const float poly =
-      fmaf(fmaf(fmaf(fmaf(-0.093431855f, t, 0.222109165f), t, 0.06620283f), t, 0.159447605f), t, 0.14566817f);
-  tail = density * poly * t;
-}
-
-/// 16-bit data does not need the last digits of erfc and exp, and could not wait for them at the speed of memory.
-template <typename T>
-__device__ inline ArithmeticType<T> activate(Activation activation, ArithmeticType<T> v) {
-  if constexpr (sizeof(T) == 2) {
-    switch (activation) {
-      case Activation::kRelu: return max_nan(v, 0.0f);
-      case Activation::kGelu: {
-        const float a = fminf(fabsf(v), 20.0f);
-        float density, tail;
-        normal_tail(a, density, tail);
-        return fmaf(-a, tail, max_nan(v, 0.0f));
-      }
-      case Activation::kGeluTanh:
-        return v * sigmoid_fast(v * fmaf(static_cast<float>(4 * reference::kInverseSqrt2Pi * reference::kGeluCubic),
-                                         v * v, static_cast<float>(4 * reference::kInverseSqrt2Pi)));
-      case Activation::kSilu: return v * sigmoid_fast(v);
-      default: return v;
-    }
-  } else {
-    return reference::activate(activation, v);
-  }
-}
-
-template <typename T>
-__device__ inline ArithmeticType<T> activate_derivative(Activation activation, ArithmeticType<T> v) {
-  if constexpr (sizeof(T) == 2) {
-    switch (activation) {
-      case Activation::kGelu: {
-        const float a = fminf(fabsf(v), 20.0f);
-        float density, tail;
-        normal_tail(a, density, tail);
-        const float phi = static_cast<float>(reference::kInverseSqrt2Pi) * a * density;
-        return v < 0.0f ? tail - phi : (v == v ? 1.0f - tail + phi : v);
-      }
-      case Activation::kGeluTanh: {
-        const float slope = static_cast<float>(4 * reference::kInverseSqrt2Pi), square = v * v;
-        const float cubic = static_cast<float>(reference::kGeluCubic);
-        const float s = sigmoid_fast(v * slope * fmaf(cubic, square, 1.0f));
-        return fmaf(v * s * (1.0f - s) * slope, fmaf(3 * cubic, square, 1.0f), s);
-      }
-      case Activation::kSilu: {
-        const float s = sigmoid_fast(v);
-        return fmaf(v * s, 1.0f - s, s);
-      }
-      default: return reference::activate_derivative(activation, v);
-    }
-  } else {
-    return reference::activate_derivative(activation, v);
-  }
-}
-
-/// Calls f with the activation as a constant, so that the choice is made once for many values.
-template <typename F>
-__device__ inline void visit_activation(Activation activation, F&& f) {
-  switch (activation) {
-    case Activation::kRelu: return f(std::integral_constant<Activation, Activation::kRelu>{});
-    case Activation::kGelu: return f(std::integral_constant<Activation, Activation::kGelu>{});
-    case Activation::kGeluTanh: return f(std::integral_constant<Activation, Activation::kGeluTanh>{});
-    case Activation::kSilu: return f(std::integral_constant<Activation, Activation::kSilu>{});
-    default: return f(std::integral_constant<Activation, Activation::kIdentity>{});
-  }
 }
 
 template <typename A>
@@ -276,6 +207,127 @@ __device__ inline A add(A a, A b) {
   }
 }
 
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+__device__ inline float tanh_fast(float v) {
+  asm("tanh.approx.f32 %0, %0;" : "+f"(v));
+  return v;
+}
+
+/// Sigmoids as (1 + tanh(argument(w))) / 2, w = kAlpha * v: that factor leaves fewer operations, and comes with the
+/// addition of the bias. For 16-bit data, which does not need the last digits of erfc and exp, and could not wait for
+/// them at the speed of memory.
+template <Activation kActivation>
+struct Sigmoid;
+template <>
+struct Sigmoid<Activation::kSilu> {
+  static constexpr float kAlpha = 0.5f;
+  __device__ static float argument(float w) { return w; }
+};
+/// gelu's tanh form is v * sigmoid(2 sqrt(2 / pi) (v + 0.044715 v^3)).
+template <>
+struct Sigmoid<Activation::kGeluTanh> {
+  static constexpr float kAlpha = 0.3292034911525734f;
+  __device__ static float argument(float w) { return w * fmaf(w, w, 2.423681954311584f); }
+};
+/// The normal distribution Phi(v) as the sigmoid of v times a polynomial of v^2, fitted for this use: v * Phi(v) is off
+/// by at most 3e-5, a sixteenth of half a unit of float16 at 1. Where the polynomial would turn (|v| = 7.25) it stays.
+template <>
+struct Sigmoid<Activation::kGelu> {
+  static constexpr float kAlpha = 0.2037929797766129f;
+  __device__ static float turn(float w) { return fmaf(w, w, -2.186101581318223f); }
+  __device__ static float argument_of(float w, float turn) {
+    const float q = fminf(turn, 0.0f);
+    return w * fmaf(-q, q, 8.692363761752363f);
+  }
+  __device__ static float argument(float w) { return argument_of(w, turn(w)); }
+};
+
+/// activation(x + bias) * scale, or without the scale.
+template <typename T, Activation kActivation, bool kScale>
+class Activate {
+ public:
+  using A = ArithmeticType<T>;
+  static constexpr bool kSigmoid = sizeof(T) == 2 && kActivation >= Activation::kGelu;
+
+  __device__ explicit Activate(const FusedParameters<T>& p) : factor_(p.scale) {
+    if constexpr (kSigmoid) factor_ = 0.5f / Sigmoid<kActivation>::kAlpha * (kScale ? p.scale : 1.0f);
+  }
+  /// What to pass as bias.
+  __device__ static A prepare(A bias) {
+    if constexpr (kSigmoid) return Sigmoid<kActivation>::kAlpha * bias;
+    return bias;
+  }
+  __device__ A operator()(A x, A bias) const {
+    if constexpr (kSigmoid) {
+      const float w = fmaf(Sigmoid<kActivation>::kAlpha, x, bias), half = w * factor_;
+      return fmaf(half, tanh_fast(Sigmoid<kActivation>::argument(w)), half);
+    } else {
+      A v = add(x, bias);
+      if constexpr (sizeof(T) == 2 && kActivation == Activation::kRelu) {
+        v = max_nan(v, 0.0f);
+      } else {
+        v = reference::activate(kActivation, v);
+      }
+      return kScale ? scaled(v, factor_) : v;
+    }
+  }
+
+ private:
+  A factor_;
+};
+
+/// g * scale * activation'(x + bias), or without the scale.
+template <typename T, Activation kActivation, bool kScale>
+class ActivateBackward {
+ public:
+  using A = ArithmeticType<T>;
+  static constexpr bool kSigmoid = sizeof(T) == 2 && kActivation >= Activation::kGelu;
+
+  __device__ explicit ActivateBackward(const FusedParameters<T>& p) : scale_(p.scale) {}
+  __device__ static A prepare(A bias) {
+    if constexpr (kSigmoid) return Sigmoid<kActivation>::kAlpha * bias;
+    return bias;
+  }
+  __device__ A operator()(A g, A x, A bias) const {
+    if constexpr (kScale) g = scaled(g, scale_);
+    if constexpr (kActivation == Activation::kIdentity) {
+      return g;
+    } else if constexpr (kSigmoid) {
+      using S = Sigmoid<kActivation>;
+      const float w = fmaf(S::kAlpha, x, bias);
+      if constexpr (kActivation == Activation::kGelu) {  // Phi(v) + v * density(v)
+        const float turn = S::turn(w), density = exp2_fast(fmaf(kDensitySlope, turn, kDensityStart));
+        return g * fmaf(w, density, fmaf(0.5f, tanh_fast(S::argument_of(w, turn)), 0.5f));
+      } else {  // s + v s (1 - s) a'(v), s = (1 + t) / 2, s (1 - s) = (1 - t^2) / 4
+        const float t = tanh_fast(S::argument(w)), s = fmaf(0.5f, t, 0.5f);
+        float slope = w * (0.25f / S::kAlpha);
+        if constexpr (kActivation == Activation::kGeluTanh) slope = w * fmaf(1.5f, w * w, 0.5f * 2.423681954311584f);
+        return g * fmaf(fmaf(-t, t, 1.0f), slope, s);
+      }
+    } else {
+      return g * reference::activate_derivative(kActivation, add(x, bias));
+    }
+  }
+
+ private:
+  /// log2 of the density of the normal distribution over kAlpha, as a function of turn.
+  static constexpr float kDensitySlope = -17.36865162973262f, kDensityStart = -37.00056111763675f;
+  A scale_;
+};
+
+/// Calls f with the activation as a std::integral_constant.
+template <typename F>
+MASKLESS_HOST_DEVICE void visit_activation(Activation activation, F&& f) {
+  switch (activation) {
+    case Activation::kRelu: return f(std::integral_constant<Activation, Activation::kRelu>{});
+    case Activation::kGelu: return f(std::integral_constant<Activation, Activation::kGelu>{});
+    case Activation::kGeluTanh: return f(std::integral_constant<Activation, Activation::kGeluTanh>{});
+    case Activation::kSilu: return f(std::integral_constant<Activation, Activation::kSilu>{});
+    default: return f(std::integral_constant<Activation, Activation::kIdentity>{});
+  }
+}
+
 /// May rows of this pointer and stride be read as Columns<T, 8>?
 template <typename T>
 bool wide(const void* p, std::int64_t stride) {
@@ -284,18 +336,6 @@ bool wide(const void* p, std::int64_t stride) {
 template <typename T>
 bool wide_positions(const FusedArgs& args) {
   return args.cols % 8 == 0 && args.first_index % 8 == 0 && args.row_index % 8 == 0 && args.mask.row_seeds == nullptr;
-}
-
-/// Calls f(width, drop) with std::integral_constants: whether columns go by eight, and whether there is any dropout.
-template <typename F>
-void visit_kernel(bool by_eight, bool drop, F&& f) {
-  using One = std::integral_constant<int, 1>;
-  using Eight = std::integral_constant<int, 8>;
-  if (by_eight) {
-    drop ? f(Eight{}, std::true_type{}) : f(Eight{}, std::false_type{});
-  } else {
-    drop ? f(One{}, std::true_type{}) : f(One{}, std::false_type{});
-  }
 }
 
 /// Sums over rows, second stage: out[i][c] = the sum over groups g, in order, of partial[g][i][c], rounded once.
