@@ -22,11 +22,18 @@ namespace {
 
 // --- Tuning ---------------------------------------------------------------------------------------------------------
 constexpr int kThreads = 512;
-constexpr std::int64_t kTargetBlocks = 132;                       // one a multiprocessor of an H100 or H200
-constexpr std::int64_t kWorkspaceBytes = std::int64_t{48} << 20;  // at most, for partial sums
-constexpr int kKeyBytes = 40 << 10;                               // shared memory for keys and signs
-constexpr int kTransposeThreads = 512;
-constexpr int kTransposeBytes = 160 << 10;  // shared memory for y
+constexpr std::int64_t kTargetBlocks = 132;  // one a multiprocessor of an H100 or H200
+constexpr std::int64_t kSplitPasses = 16;    // passes (or tiles) of a split, at least
+constexpr int kKeyBytes = 40 << 10;          // shared memory for keys and signs
+#ifndef T_THREADS
+#define T_THREADS 512
+#define T_COLS 4
+#define T_UNIT 16384
+#endif
+constexpr int kTransposeThreads = T_THREADS;
+constexpr int kTransposeColumns = T_COLS;      // of a thread at a time, where tiles are wide enough
+constexpr std::int64_t kUnitColumns = T_UNIT;  // whose keys are made at a time
+constexpr int kTransposeBytes = 160 << 10;     // shared memory for y
 
 /// A tile's permutation in a block, with what depends on the block alone. 48 bytes: three 16-byte loads.
 struct alignas(16) Record {
@@ -165,7 +172,7 @@ __host__ __device__ constexpr int plane_size(int columns) {
 struct ProjectPlan {
   std::int64_t passes = 0;      // in all: pieces of pass_tiles tiles, aligned to multiples of their width
   std::int64_t first_pass = 0;  // number of the first one
-  std::int64_t splits = 1, groups = 1;
+  std::int64_t splits = 1;
   int block_groups = 1;
   int pad_bits = 0;    // rows of a block, padded to 2^pad_bits
   int slots = 1;       // tiles that are worked on at the same time
@@ -381,8 +388,9 @@ __global__ void project_simple_kernel(SketchArgs args, std::int64_t splits, S* p
   }
 }
 
-/// V vectors of y in shared memory (or not, if they do not fit), one column of S a thread. kBlocks is s, or 0 for any.
-template <typename T, int V, bool kShared, int kBlocks>
+/// V vectors of y in shared memory (or not, if they do not fit), C columns of one tile a thread: the tile's keys are
+/// read once for them, and their accesses to y, which meet in banks by chance, overlap. kBlocks is s, or 0 for any.
+template <typename T, int V, bool kShared, int kBlocks, int C>
 __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs args, Shape shape, std::int64_t groups,
                                                                       std::int64_t units, int unit_tiles) {
   extern __shared__ __align__(16) char shared[];
@@ -428,41 +436,50 @@ __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs
     make_records<kBlocks>(m, seed, tile, unit_tiles, 0, records);
     make_signs<kBlocks>(m, seed, static_cast<std::uint64_t>(first), 1, words, 0, signs);
     __syncthreads();
-    for (int c = threadIdx.x; c < unit_columns; c += kTransposeThreads) {
-      const std::int64_t column = first + c - offset;
-      if (column < 0 || column >= m.cols) continue;
-      float acc[V] = {};
+    // A warp takes 32 * C columns in a row, lanes side by side.
+    for (int c = static_cast<int>(threadIdx.x / 32) * 32 * C + static_cast<int>(threadIdx.x % 32); c < unit_columns;
+         c += kTransposeThreads * C) {
+      float acc[C][V] = {};
       const Record* record = records + (c >> g.tile_bits) * blocks;
       const std::uint32_t tile_column = c & ~shape.width_mask;
       std::uint32_t start = 0u - m.row_offset;
 #pragma unroll(kBlocks > 0 ? kBlocks : 1)
       for (int b = 0; b < blocks; ++b) {
         const Record k = record[b];
-        const std::uint32_t z = slot_of(shape, k, c & shape.width_mask);
-        const std::uint32_t f = tile_column + z;
-        std::uint32_t row = z + k.window;
-        row = start + (row >= k.block_rows ? row - k.block_rows : row);
-        start += k.block_rows;
-        if (!whole && row >= static_cast<std::uint64_t>(m.rows)) continue;
-        const float sign = sign_of(signs[b * words + (f >> 5)], f & 31);
-        if (kShared) {
-          add_column<float, V>(rows, row, plane_bytes, sign, acc);
-        } else {
 #pragma unroll
-          for (int v = 0; v < V; ++v)
-            if (v < vectors)
-              acc[v] = fmaf(sign, raw_float(y[v * args.in_strides[0] + row * args.in_strides[1]]), acc[v]);
+        for (int i = 0; i < C; ++i) {
+          const std::uint32_t z = slot_of(shape, k, (c + 32 * i) & shape.width_mask);
+          const std::uint32_t f = tile_column + z;
+          std::uint32_t row = z + k.window;
+          row = start + (row >= k.block_rows ? row - k.block_rows : row);
+          if (!whole && row >= static_cast<std::uint64_t>(m.rows)) continue;
+          const float sign = sign_of(signs[b * words + (f >> 5)], f & 31);
+          if (kShared) {
+            add_column<float, V>(rows, row, plane_bytes, sign, acc[i]);
+          } else {
+#pragma unroll
+            for (int v = 0; v < V; ++v)
+              if (v < vectors)
+                acc[i][v] = fmaf(sign, raw_float(y[v * args.in_strides[0] + row * args.in_strides[1]]), acc[i][v]);
+          }
         }
+        start += k.block_rows;
       }
-      if (plain) {
+      const std::int64_t column = first + c - offset;
+      if (plain && column >= 0 && column + 32 * (C - 1) < m.cols) {
         T* to = static_cast<T*>(args.out) + lane * args.out_strides[0] + column;
 #pragma unroll
-        for (int v = 0; v < V; ++v, to += args.out_strides[0]) *to = from_float<T>(acc[v] * scale);
-      } else {
+        for (int v = 0; v < V; ++v, to += args.out_strides[0])
+#pragma unroll
+          for (int i = 0; i < C; ++i) to[32 * i] = from_float<T>(acc[i][v] * scale);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < C; ++i)
 #pragma unroll
         for (int v = 0; v < V; ++v)
-          if (v < vectors) store_output(args, lane + v, column, acc[v]);
-      }
+          if (v < vectors && column + 32 * i >= 0 && column + 32 * i < m.cols)
+            store_output(args, lane + v, column + 32 * i, acc[i][v]);
     }
   }
 }
@@ -504,15 +521,13 @@ void launch_project(const char* op, const SketchArgs& args, void* stream) {
   ProjectPlan plan;
   plan.pad_bits = std::max(log2_ceil(sjlt_block_rows(g, 0)), log2_ceil(R));
   plan.slots = kThreads * R >> plan.pad_bits;
-  plan.groups = (args.batch + V - 1) / V;
   plan.block_groups = static_cast<int>(g.blocks) / NB;
   const std::int64_t pass_columns = std::int64_t{plan.slots} << g.tile_bits;
   const auto offset = static_cast<std::int64_t>(m.column_offset);
   plan.first_pass = offset / pass_columns;
   plan.passes = m.cols == 0 ? 0 : (offset + m.cols - 1) / pass_columns + 1 - plan.first_pass;
-  plan.splits = std::max<std::int64_t>(1, kTargetBlocks / (plan.groups * plan.block_groups));
-  plan.splits = std::min({plan.splits, std::max<std::int64_t>(1, plan.passes),
-                          std::max<std::int64_t>(1, kWorkspaceBytes / (args.batch * m.rows * 4))});
+  const Splits splits(args, std::min(kTargetBlocks / plan.block_groups, plan.passes / kSplitPasses), 4);
+  plan.splits = splits.count;
   const int pass_key_bytes = NB * (plan.slots * static_cast<int>(sizeof(Record)) + static_cast<int>(pass_columns) / 8);
   plan.key_passes = std::max(1, std::min(32, kKeyBytes / pass_key_bytes));
   const int exchange = plan.slots > 1 ? kThreads / plan.slots * NB * R * V * 4 : 0;
@@ -520,27 +535,32 @@ void launch_project(const char* op, const SketchArgs& args, void* stream) {
   const int bytes = std::max(exchange, buffers + plan.key_passes * pass_key_bytes);
   const auto kernel = project_kernel<T, NB, R, V, kWindow>;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  Workspace<float> partials(op, plan.splits > 1 ? plan.splits * args.batch * m.rows : 0, stream);
-  const std::int64_t grid = plan.groups * plan.splits * plan.block_groups;
-  kernel<<<static_cast<unsigned>(grid), kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(args, plan, Shape(g),
-                                                                                              partials.data());
-  check(op, cudaGetLastError());
-  if (plan.splits > 1) add_partials(op, args, plan.splits, partials.data(), stream);
+  Workspace<float> partials(op, plan.splits > 1 ? plan.splits * std::min(splits.vectors, args.batch) * m.rows : 0,
+                            stream);
+  for (std::int64_t vector = 0; vector < args.batch; vector += splits.vectors) {
+    const SketchArgs some = some_vectors(args, vector, splits.vectors);
+    const std::int64_t grid = ceil_div(some.batch, V) * plan.splits * plan.block_groups;
+    kernel<<<static_cast<unsigned>(grid), kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(some, plan, Shape(g),
+                                                                                                partials.data());
+    check(op, cudaGetLastError());
+    if (plan.splits > 1) add_partials(op, some, plan.splits, partials.data(), stream);
+  }
 }
 
 template <typename T, typename S>
 void launch_simple(const char* op, const SketchArgs& args, void* stream) {
   const SketchMatrix& m = args.matrix;
-  const std::int64_t tiles = (m.cols >> m.geometry.tile_bits) + 1, groups = (args.batch + 3) / 4;
-  std::int64_t splits = std::max<std::int64_t>(1, kTargetBlocks * 1024 / (m.rows * groups));
-  splits = std::min({splits, tiles,
-                     std::max<std::int64_t>(1, kWorkspaceBytes / (args.batch * m.rows * static_cast<int>(sizeof(S))))});
-  Workspace<S> partials(op, splits > 1 ? splits * args.batch * m.rows : 0, stream);
-  const std::int64_t blocks = (groups * splits * m.rows + 127) / 128;
-  project_simple_kernel<T, S>
-      <<<static_cast<unsigned>(blocks), 128, 0, static_cast<cudaStream_t>(stream)>>>(args, splits, partials.data());
-  check(op, cudaGetLastError());
-  if (splits > 1) add_partials(op, args, splits, partials.data(), stream);
+  const std::int64_t tiles = (m.cols >> m.geometry.tile_bits) + 1;
+  const Splits splits(args, std::min(kTargetBlocks * 1024 / m.rows, tiles / kSplitPasses), sizeof(S));
+  Workspace<S> partials(op, splits.count > 1 ? splits.count * std::min(splits.vectors, args.batch) * m.rows : 0,
+                        stream);
+  for (std::int64_t vector = 0; vector < args.batch; vector += splits.vectors) {
+    const SketchArgs some = some_vectors(args, vector, splits.vectors);
+    const std::int64_t blocks = ceil_div(ceil_div(some.batch, 4) * splits.count * m.rows, 128);
+    launch(op, project_simple_kernel<T, S>, static_cast<unsigned>(blocks), 128, stream, some, splits.count,
+           partials.data());
+    if (splits.count > 1) add_partials(op, some, splits.count, partials.data(), stream);
+  }
 }
 
 template <typename T, bool kWindow>
@@ -578,14 +598,14 @@ void choose_project(const char* op, const SketchArgs& args, void* stream) {
   }
 }
 
-template <typename T, int V, bool kShared, int kBlocks>
+template <typename T, int V, bool kShared, int kBlocks, int C>
 void launch_transpose_blocks(const char* op, const SketchArgs& args, void* stream) {
   const SketchMatrix& m = args.matrix;
   const SjltGeometry& g = m.geometry;
   const int blocks = static_cast<int>(g.blocks);
   const std::int64_t groups = (args.batch + V - 1) / V;
-  // A unit is a multiple of 128 columns: 8,192 of them where there are enough, fewer where tiles are small.
-  const std::int64_t wanted = std::min<std::int64_t>(8192, std::max<std::int64_t>(1024, m.cols / (2 * kTargetBlocks)));
+  // A unit is a multiple of 128 columns: kUnitColumns where there are enough, fewer where tiles are small.
+  const std::int64_t wanted = std::min(kUnitColumns, std::max<std::int64_t>(1024, m.cols / (2 * kTargetBlocks)));
   int unit_tiles = 1;
   while ((std::int64_t{unit_tiles} << g.tile_bits) < wanted) unit_tiles *= 2;
   while (unit_tiles << g.tile_bits > 128 && unit_tiles > 1 && unit_tiles * blocks * sizeof(Record) > 32768)
@@ -595,7 +615,7 @@ void launch_transpose_blocks(const char* op, const SketchArgs& args, void* strea
   const std::int64_t units = (offset + m.cols - 1) / unit_columns + 1 - offset / unit_columns;
   const int keys = blocks * (unit_tiles * static_cast<int>(sizeof(Record)) + static_cast<int>(unit_columns) / 8);
   const int bytes = keys + (kShared ? static_cast<int>(m.rows) * V * 4 : 0);
-  const auto kernel = transpose_kernel<T, V, kShared, kBlocks>;
+  const auto kernel = transpose_kernel<T, V, kShared, kBlocks, C>;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t resident = kTargetBlocks * std::max(1, std::min(2, (220 << 10) / std::max(1, bytes)));
   const std::int64_t each = std::max<std::int64_t>(1, std::min(units, resident / groups));
@@ -606,11 +626,14 @@ void launch_transpose_blocks(const char* op, const SketchArgs& args, void* strea
 
 template <typename T, int V, bool kShared>
 void launch_transpose(const char* op, const SketchArgs& args, void* stream) {
-  switch (kShared ? args.matrix.geometry.blocks : 0) {
-    case 1: return launch_transpose_blocks < T, V, kShared, kShared ? 1 : 0 > (op, args, stream);
-    case 4: return launch_transpose_blocks < T, V, kShared, kShared ? 4 : 0 > (op, args, stream);
-    default: return launch_transpose_blocks<T, V, kShared, 0>(op, args, stream);
+  const SjltGeometry& g = args.matrix.geometry;
+  if constexpr (kShared) {
+    if (g.blocks == 4 && 1 << g.tile_bits >= 32 * kTransposeColumns)
+      return launch_transpose_blocks<T, V, true, 4, kTransposeColumns>(op, args, stream);
+    if (g.blocks == 1 && 1 << g.tile_bits >= 32 * kTransposeColumns)
+      return launch_transpose_blocks<T, V, true, 1, kTransposeColumns>(op, args, stream);
   }
+  launch_transpose_blocks<T, V, kShared, 0, 1>(op, args, stream);
 }
 
 template <typename T>

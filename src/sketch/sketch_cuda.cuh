@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <type_traits>
@@ -86,6 +87,30 @@ class Workspace {
  private:
   T* data_ = nullptr;
   cudaStream_t stream_;
+};
+
+/// The same call for some of the vectors.
+inline SketchArgs some_vectors(SketchArgs args, std::int64_t first, std::int64_t count) {
+  const auto item = [](DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); };
+  args.in = static_cast<const char*>(args.in) + first * args.in_strides[0] * item(args.in_dtype);
+  args.out = static_cast<char*>(args.out) + first * args.out_strides[0] * item(args.out_dtype);
+  args.batch = std::min(count, args.batch - first);
+  return args;
+}
+
+/// How the columns are cut. It depends on the matrix alone: a vector's sums are the same bits in any batch. Partial
+/// sums take kWorkspaceBytes at most, so many vectors go `vectors` at a time.
+struct Splits {
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{44} << 20;
+  static constexpr std::int64_t kVectors = 16;  // at least this many at a time
+
+  std::int64_t count, vectors;
+
+  Splits(const SketchArgs& args, std::int64_t wanted, std::int64_t item) {
+    const std::int64_t bytes = kVectors * args.matrix.rows * item;
+    count = std::max<std::int64_t>(1, std::min(wanted, kWorkspaceBytes / bytes));
+    vectors = count == 1 ? args.batch : kWorkspaceBytes / (count * bytes) * kVectors;
+  }
 };
 
 template <typename S>
