@@ -210,24 +210,17 @@ void transpose_panel(const SketchArgs& args, std::int64_t first_lane, std::int64
           sums[l][j - first], m.scale, args.accumulate);
 }
 
-/// Rows [begin, end) of a sparse batch: for each nonzero, the signs of kCalls rows of S at a time.
-template <typename T, typename Out, typename Index>
-void csr_rows(const SketchCsrArgs& args, std::int64_t begin, std::int64_t end) {
-  using S = Sum<T>;
+/// A row of a sparse batch: for each nonzero, the signs of kCalls rows of S at a time.
+void signs_csr(const SketchCsrArgs& args, std::int64_t i) {
   const D64 d;
   const SketchMatrix& m = args.base.matrix;
   const SignSource source(m, reference::seed_of(m));
-  const auto* values = static_cast<const T*>(args.base.in);
-  const auto* indices = static_cast<const Index*>(args.indices);
-  const auto* indptr = static_cast<const Index*>(args.indptr);
-  std::vector<S> sums(static_cast<std::size_t>(m.rows));
   HWY_ALIGN std::uint64_t row_numbers[kCalls], nonzero[kCalls], minus[kCalls];
-  for (std::size_t i = 0; i < kCalls; ++i) row_numbers[i] = i;
-  for (std::int64_t i = begin; i < end; ++i) {
-    std::fill(sums.begin(), sums.end(), S{0});
-    for (std::int64_t e = indptr[i]; e < static_cast<std::int64_t>(indptr[i + 1]); ++e) {
-      const std::uint64_t j = m.column_offset + static_cast<std::uint64_t>(indices[e]);
-      const S value = to_sum(values[e]);
+  for (std::size_t n = 0; n < kCalls; ++n) row_numbers[n] = n;
+  const auto add = [&](const auto* values, const auto* columns, std::int64_t begin, std::int64_t end, auto* sums) {
+    for (std::int64_t e = begin; e < end; ++e) {
+      const std::uint64_t j = m.column_offset + static_cast<std::uint64_t>(columns[e]);
+      const auto value = to_sum(values[e]);
       const V64 c0 = hn::Set(d, j >> 7);
       const int bit = static_cast<int>(j & 63);
       for (std::int64_t r = 0; r < m.rows; r += static_cast<std::int64_t>(kCalls)) {
@@ -239,14 +232,11 @@ void csr_rows(const SketchCsrArgs& args, std::int64_t begin, std::int64_t end) {
         hn::Store((j & 64) != 0 ? w23 : w01, d, nonzero);
         const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(kCalls), m.rows - r);
         for (std::int64_t n = 0; n < count; ++n)
-          if (nonzero[n] >> bit & 1) sums[static_cast<std::size_t>(r + n)] += minus[n] >> bit & 1 ? -value : value;
+          if (nonzero[n] >> bit & 1) sums[r + n] += minus[n] >> bit & 1 ? -value : value;
       }
     }
-    Out* out = static_cast<Out*>(args.base.out) + i * args.base.out_strides[0];
-    for (std::int64_t r = 0; r < m.rows; ++r)
-      reference::store_sum(out + r * args.base.out_strides[1], sums[static_cast<std::size_t>(r)], m.scale,
-                           args.base.accumulate);
-  }
+  };
+  reference::csr_row(args, i, add);
 }
 
 /// The lanes of a unit: `f` is called with how many as a constant.
@@ -281,14 +271,6 @@ void signs_transpose_unit(const SketchArgs& args, std::int64_t unit) {
     with_batch(lanes, [&](auto constant) {
       transpose_panel<T, Out, decltype(constant)::value>(args, lane, lanes, panel * kSignColumns);
     });
-  });
-}
-
-void signs_csr(const SketchCsrArgs& args, std::int64_t begin, std::int64_t end) {
-  visit_sketch(args.base.in_dtype, args.base.out_dtype, [&](auto in, auto out) {
-    using T = typename decltype(in)::type;
-    using Out = typename decltype(out)::type;
-    args.wide ? csr_rows<T, Out, std::int64_t>(args, begin, end) : csr_rows<T, Out, std::int32_t>(args, begin, end);
   });
 }
 

@@ -139,40 +139,31 @@ void transpose_tiles(const SketchArgs& args, std::uint64_t seed, std::int64_t fi
   }
 }
 
-/// Rows [begin, end) of a sparse batch: the entries of up to kPiece nonzeros at a time, block by block.
-template <typename T, typename Out, typename Index>
-void csr_rows(const SketchCsrArgs& args, std::uint64_t seed, std::int64_t begin, std::int64_t end) {
-  using S = Sum<T>;
+/// A row of a sparse batch: the entries of up to kPiece nonzeros at a time, block by block.
+void sjlt_csr(const SketchCsrArgs& args, std::int64_t i) {
   const SketchMatrix& m = args.base.matrix;
   const SjltGeometry& g = m.geometry;
-  const auto* values = static_cast<const T*>(args.base.in);
-  const auto* indices = static_cast<const Index*>(args.indices);
-  const auto* indptr = static_cast<const Index*>(args.indptr);
-  std::vector<S> sums(static_cast<std::size_t>(m.rows));
+  const std::uint64_t seed = reference::seed_of(m);
   HWY_ALIGN std::uint32_t rows[kPiece], minus[kPiece];
-  for (std::int64_t i = begin; i < end; ++i) {
-    std::fill(sums.begin(), sums.end(), S{0});
-    for (std::int64_t first = indptr[i]; first < indptr[i + 1]; first += kPiece) {
-      const std::int64_t count = HWY_MIN(kPiece, indptr[i + 1] - first);
+  const auto add = [&](const auto* values, const auto* columns, std::int64_t begin, std::int64_t end, auto* sums) {
+    for (std::int64_t first = begin; first < end; first += kPiece) {
+      const std::int64_t count = HWY_MIN(kPiece, end - first);
       for (std::uint32_t block = 0; block < g.blocks; ++block) {
         for (std::int64_t e = 0; e < count; ++e) {
           const SjltEntry entry =
-              sjlt_entry(seed, m.stream, g, block, m.column_offset + static_cast<std::uint64_t>(indices[first + e]));
+              sjlt_entry(seed, m.stream, g, block, m.column_offset + static_cast<std::uint64_t>(columns[first + e]));
           rows[e] = entry.row - m.row_offset;  // rows outside the piece wrap to large numbers
           minus[e] = entry.minus;
         }
         for (std::int64_t e = 0; e < count; ++e)
           if (rows[e] < static_cast<std::uint64_t>(m.rows)) {
-            const S value = to_sum(values[first + e]);
+            const auto value = to_sum(values[first + e]);
             sums[rows[e]] += minus[e] != 0 ? -value : value;
           }
       }
     }
-    Out* out = static_cast<Out*>(args.base.out) + i * args.base.out_strides[0];
-    for (std::int64_t r = 0; r < m.rows; ++r)
-      reference::store_sum(out + r * args.base.out_strides[1], sums[static_cast<std::size_t>(r)], m.scale,
-                           args.base.accumulate);
-  }
+  };
+  reference::csr_row(args, i, add);
 }
 
 /// Calls f with the lanes G that suit a plan as a constant.
@@ -207,16 +198,6 @@ void sjlt_transpose_unit(const SketchArgs& args, const SjltPlan& plan, std::int6
       const std::int64_t lane = group * plan.lanes, count = std::min<std::int64_t>(plan.lanes, args.batch - lane);
       transpose_tiles<decltype(lanes)::value, T, Out>(args, reference::seed_of(args.matrix), lane, count, begin, end);
     });
-  });
-}
-
-void sjlt_csr(const SketchCsrArgs& args, std::int64_t begin, std::int64_t end) {
-  visit_sketch(args.base.in_dtype, args.base.out_dtype, [&](auto in, auto out) {
-    using T = typename decltype(in)::type;
-    using Out = typename decltype(out)::type;
-    const std::uint64_t seed = reference::seed_of(args.base.matrix);
-    args.wide ? csr_rows<T, Out, std::int64_t>(args, seed, begin, end)
-              : csr_rows<T, Out, std::int32_t>(args, seed, begin, end);
   });
 }
 

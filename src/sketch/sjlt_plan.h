@@ -54,7 +54,7 @@ namespace cpu {
 struct SjltFunctions {
   void (*project)(const SketchArgs&, const SjltPlan&, std::int64_t unit, void* sums);  // adds to sums[row * lanes + l]
   void (*transpose)(const SketchArgs&, const SjltPlan&, std::int64_t unit);
-  void (*csr)(const SketchCsrArgs&, std::int64_t begin, std::int64_t end);
+  void (*csr)(const SketchCsrArgs&, std::int64_t row);
 };
 SjltFunctions sjlt_functions(Isa at_most);
 
@@ -64,7 +64,7 @@ inline constexpr std::int64_t kSignRows = 64, kSignColumns = 1024, kSignBatch = 
 struct SignsFunctions {
   void (*project)(const SketchArgs&, std::int64_t unit);
   void (*transpose)(const SketchArgs&, std::int64_t unit);
-  void (*csr)(const SketchCsrArgs&, std::int64_t begin, std::int64_t end);
+  void (*csr)(const SketchCsrArgs&, std::int64_t row);
 };
 SignsFunctions signs_functions(Isa at_most);
 

@@ -100,13 +100,8 @@ void project_transpose(const SketchArgs& args, const Execution& execution) {
 
 void project_csr(const SketchCsrArgs& args, const Execution& execution) {
   const auto kernel = args.base.matrix.signs ? signs_functions(execution.isa).csr : sjlt_functions(execution.isa).csr;
-  for_units(execution.threads, args.base.batch, [&](std::int64_t row) {
-    if (kernel != nullptr) {
-      kernel(args, row, row + 1);
-    } else {
-      reference::project_csr(args, row);
-    }
-  });
+  for_units(execution.threads, args.base.batch,
+            [&](std::int64_t row) { kernel != nullptr ? kernel(args, row) : reference::project_csr(args, row); });
 }
 
 void projection_matrix(const SketchMatrixArgs& args, const Execution& execution) {

@@ -4,6 +4,7 @@
 #define MASKLESS_SRC_SKETCH_SKETCH_REFERENCE_H_
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "common/visit.h"
@@ -135,28 +136,37 @@ void projection_matrix(const SketchMatrixArgs& args, std::int64_t begin, std::in
   }
 }
 
-/// Row i of a sparse batch.
-template <typename T, typename Out, typename Index>
-void project_csr(const SketchCsrArgs& args, std::int64_t i) {
-  const SketchMatrix& m = args.base.matrix;
-  const std::uint64_t seed = seed_of(m);
-  const auto* indptr = static_cast<const Index*>(args.indptr);
-  std::vector<Sum<T>> sums(static_cast<std::size_t>(m.rows));
-  for (std::int64_t e = indptr[i]; e < static_cast<std::int64_t>(indptr[i + 1]); ++e)
-    for_column(m, seed, static_cast<std::uint64_t>(static_cast<const Index*>(args.indices)[e]),
-               [&](std::int64_t r, int sign) {
-                 sums[static_cast<std::size_t>(r)] +=
-                     static_cast<Sum<T>>(sign) * to_sum(static_cast<const T*>(args.base.in)[e]);
-               });
-  for (std::int64_t r = 0; r < m.rows; ++r)
-    store_sum(static_cast<Out*>(args.base.out) + i * args.base.out_strides[0] + r * args.base.out_strides[1],
-              sums[static_cast<std::size_t>(r)], m.scale, args.base.accumulate);
-}
-inline void project_csr(const SketchCsrArgs& args, std::int64_t i) {
-  visit_sketch(args.base.in_dtype, args.base.out_dtype, [&](auto in, auto out) {
+/// Row i of a sparse batch: add(values, columns, begin, end, sums) adds its nonzeros [begin, end) to the sums of all
+/// rows.
+template <typename F>
+void csr_row(const SketchCsrArgs& args, std::int64_t i, F&& add) {
+  const SketchArgs& base = args.base;
+  const std::int64_t rows = base.matrix.rows;
+  visit_sketch(base.in_dtype, base.out_dtype, [&](auto in, auto out) {
     using T = typename decltype(in)::type;
     using Out = typename decltype(out)::type;
-    args.wide ? project_csr<T, Out, std::int64_t>(args, i) : project_csr<T, Out, std::int32_t>(args, i);
+    std::vector<Sum<T>> sums(static_cast<std::size_t>(rows));
+    const auto run = [&](auto index) {
+      using Index = decltype(index);
+      const auto* indptr = static_cast<const Index*>(args.indptr);
+      add(static_cast<const T*>(base.in), static_cast<const Index*>(args.indices), std::int64_t{indptr[i]},
+          std::int64_t{indptr[i + 1]}, sums.data());
+    };
+    args.wide ? run(std::int64_t{}) : run(std::int32_t{});
+    for (std::int64_t r = 0; r < rows; ++r)
+      store_sum(static_cast<Out*>(base.out) + i * base.out_strides[0] + r * base.out_strides[1],
+                sums[static_cast<std::size_t>(r)], base.matrix.scale, base.accumulate);
+  });
+}
+
+inline void project_csr(const SketchCsrArgs& args, std::int64_t i) {
+  const SketchMatrix& m = args.base.matrix;
+  const std::uint64_t seed = seed_of(m);
+  csr_row(args, i, [&](const auto* values, const auto* columns, std::int64_t begin, std::int64_t end, auto* sums) {
+    for (std::int64_t e = begin; e < end; ++e)
+      for_column(m, seed, static_cast<std::uint64_t>(columns[e]), [&](std::int64_t r, int sign) {
+        sums[r] += static_cast<std::remove_reference_t<decltype(*sums)>>(sign) * to_sum(values[e]);
+      });
   });
 }
 
