@@ -6,6 +6,7 @@ run, and writes raw output, JSON and plots:
     python3 bench/sketch.py --out bench/results/sketch [--peers DIR]
 
 DIR holds fast_jl/fast_jl.cu (github.com/MadryLab/trak) and sjlt/ (github.com/TRAIS-Lab/sjlt). Needs nvcc and PyTorch.
+--built DIR takes libsketch.so, fast_jl.so and sjlt_c.so that were compiled before, where time on the device is dear.
 Times are medians of event-timed calls after warm-up; data are random; every result is checked before it is timed.
 """
 
@@ -27,7 +28,13 @@ DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 
 def build(directory: pathlib.Path) -> pathlib.Path:
     sources = ["src/sketch/sjlt_cuda.cu", "src/sketch/signs_cuda.cu", "bench/sketch_library.cu"]
-    flags = ["-std=c++17", "-O3", "-gencode=arch=compute_90,code=sm_90", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC"]
+    flags = [
+        "-std=c++17",
+        "-O3",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "--expt-relaxed-constexpr",
+        "-Xcompiler=-fPIC",
+    ]
     flags += ["--split-compile=0", f"-I{ROOT}/include", f"-I{ROOT}/src"]
 
     def compile_one(source: str) -> str:
@@ -73,22 +80,40 @@ def build_peers(peers: pathlib.Path | None, directory: pathlib.Path) -> dict[str
     return found
 
 
+def load_built(directory: pathlib.Path) -> dict[str, object]:
+    import importlib.util
+
+    found: dict[str, object] = {}
+    for name, module in (("fast_jl", "fast_jl"), ("sjlt", "sjlt_c")):
+        spec = importlib.util.spec_from_file_location(module, directory / f"{module}.so")
+        if spec is None or spec.loader is None or not (directory / f"{module}.so").exists():
+            continue
+        found[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found[name])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--peers", type=pathlib.Path)
+    parser.add_argument("--built", type=pathlib.Path)
+    parser.add_argument("--commit", default="unknown", help="of the sources, for the record")
     parser.add_argument("--quick", action="store_true", help="a tenth of the columns")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
     import torch
 
-    work = pathlib.Path(tempfile.mkdtemp())
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        ours = pool.submit(build, work)
-        theirs = pool.submit(build_peers, options.peers, work)
-        library = ctypes.CDLL(str(ours.result()))
-        peers = theirs.result()
+    if options.built is not None:
+        library, peers = ctypes.CDLL(str(options.built.resolve() / "libsketch.so")), load_built(options.built)
+    else:
+        work = pathlib.Path(tempfile.mkdtemp())
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            ours = pool.submit(build, work)
+            theirs = pool.submit(build_peers, options.peers, work)
+            library = ctypes.CDLL(str(ours.result()))
+            peers = theirs.result()
     call = library.sketch
     long, pointer = ctypes.c_long, ctypes.c_void_p
     call.argtypes = [ctypes.c_int, ctypes.c_int, long, ctypes.c_int, ctypes.c_double, ctypes.c_ulong, long, long]
@@ -97,7 +122,7 @@ def main() -> None:
     device = torch.device("cuda")
     results: list[dict[str, object]] = []
     name_of = torch.cuda.get_device_name()
-    print(f"{name_of}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
+    print(f"{name_of}, torch {torch.__version__}, CUDA {torch.version.cuda}, commit {options.commit}", flush=True)
 
     def run(x, out, kind="sjlt", transpose=False, nonzeros=4, density=1.0, seed=7, offset=0):
         k, cols = (x.shape[1], out.shape[1]) if transpose else (out.shape[1], x.shape[1])
@@ -167,14 +192,41 @@ def main() -> None:
                 del s
         print("largest relative error of", {k: f"{v:.1e}" for k, v in worst.items()}, flush=True)
 
+    def check_difficult() -> None:
+        """Dense signs of vectors that are hard for fixed point, as relative errors of float32 results."""
+        generator = torch.Generator(device).manual_seed(2)
+        k, cols = 1024, 200_000
+        eye = torch.eye(k, dtype=torch.float64, device=device)
+        s = run(eye, torch.empty(k, cols, dtype=torch.float64, device=device), "signs", True)
+        normal = torch.randn(8, cols, generator=generator, device=device)
+        spikes = normal.clone()
+        spikes[:, ::1000] *= 1000
+        alternating = torch.ones_like(normal)
+        alternating[:, ::2] = -1
+        vectors = {"normal": normal, "ones": torch.ones_like(normal), "positive": normal.abs() + 1, "spikes": spikes,
+                   "alternating": alternating}  # fmt: skip
+        for name, vector in vectors.items():
+            errors = {}
+            for dtype in ("float16", "bfloat16", "float32"):
+                x = vector.to(getattr(torch, dtype))
+                exact = x.double() @ s.T
+                rounded = exact.to(x.dtype).double()  # what rounding the result alone costs
+                y = run(x, torch.empty(8, k, dtype=x.dtype, device=device), "signs").double()
+                errors[dtype] = float((y - exact).norm() / exact.norm())
+                errors[f"{dtype}_rounding"] = float((rounded - exact).norm() / exact.norm())
+            results.append({"what": f"dense signs, error of {name}", **errors})
+            print(f"dense signs, error of {name}: " + " ".join(f"{k}={v:.1e}" for k, v in errors.items()), flush=True)
+
     check()
+    check_difficult()
     full = 10_000_000 if options.quick else 100_000_000
     k = 4096
-    pool = torch.empty(8 * full, device=device).normal_()
+    pool = torch.empty(16 * full, device=device).normal_()
 
-    ms = timed(lambda: torch.sum(pool))
+    eight = pool[: 8 * full]
+    ms = timed(lambda: torch.sum(eight))
     record("reading 8 x d float32 (torch.sum)", "torch", ms, gb_s=round(8 * full * 4 / ms / 1e6))
-    copy = torch.empty_like(pool)
+    copy = torch.empty_like(eight)
     ms = timed(lambda: copy.fill_(1.5))
     record("writing 8 x d float32 (fill)", "torch", ms, gb_s=round(8 * full * 4 / ms / 1e6))
 
@@ -234,10 +286,7 @@ def main() -> None:
     for cols in (10**5, 10**6, 10**7):
         project(8, cols, "float32", "sjlt")
     for batch, dtype in ((8, "float16"), (8, "bfloat16"), (16, "float16"), (8, "float32"), (16, "float32")):
-        if batch * full <= pool.numel():
-            project(batch, full, dtype, "signs")
-        else:
-            project(batch, full // 2, dtype, "signs")
+        project(batch, full, dtype, "signs")
     project(8, full // 100, "float32", "signs", n=1024, density=1 / 3)
     for nonzeros, batch in ((4, 8), (1, 8), (4, 1)):
         y = torch.randn(batch, k, device=device)
@@ -257,7 +306,13 @@ def main() -> None:
         results.append({"what": "accuracy", "k": n, "rms_error": rms, "theory": (2 / n) ** 0.5})
         print(f"k={n}: rms error of ||Sx||^2 {rms:.4f}, sqrt(2/k) {(2 / n) ** 0.5:.4f}", flush=True)
 
-    data_file = {"device": name_of, "torch": torch.__version__, "cuda": torch.version.cuda, "results": results}
+    data_file = {
+        "device": name_of,
+        "commit": options.commit,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "results": results,
+    }
     (options.out / "sketch.json").write_text(json.dumps(data_file, indent=1) + "\n")
     plot(results, options.out)
 
