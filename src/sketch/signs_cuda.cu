@@ -143,23 +143,23 @@ __global__ __launch_bounds__(kPlain) void transpose_plain_kernel(SketchArgs args
 /// Rows and vectors of one chunk after the other. All chunks of a split are added to its partial sums in order.
 template <typename T, int N>
 void launch_dense_rows(const char* op, const SketchArgs& args, void* stream) {
-  constexpr int P = kPlanes<T>, kBlockRows = kDenseWarps * 16 * kTiles<N>;
+  constexpr int P = kPlanes<T>;
   const SketchMatrix& m = args.matrix;
   const auto offset = static_cast<std::int64_t>(m.column_offset), first = offset / kStage;
   const std::int64_t stages = m.cols == 0 ? 0 : (offset + m.cols - 1) / kStage + 1 - first;
   DenseChunk chunk;
-  chunk.row_groups = static_cast<int>(ceil_div(m.rows, kBlockRows));
-  // Neither splits nor chunks depend on N: a vector's sums are the same bits in any batch.
-  const std::int64_t blocks = ceil_div(m.rows, kDenseWarps * 16 * kTiles<1>);
-  chunk.splits = std::max<std::int64_t>(1, std::min(stages, kDenseBlocks / blocks));
-  const std::int64_t most = std::min(stages, kPlaneBytes / kStageBytes<P, 2> / chunk.splits * chunk.splits);
+  chunk.row_groups = static_cast<int>(ceil_div(m.rows, kDenseRows));
+  // Splits do not depend on N, and a split's stages are added in order whatever the chunks: a vector's sums are the
+  // same bits in any batch.
+  chunk.splits = static_cast<int>(std::max<std::int64_t>(1, std::min(stages, kDenseBlocks / chunk.row_groups)));
+  const std::int64_t most = std::min(stages, kPlaneBytes / kStageBytes<P, N> / chunk.splits * chunk.splits);
   const bool direct = chunk.splits == 1 && most == stages;
   const std::int64_t group_bytes = most * kStageBytes<P, N>,
                      group_partials = direct ? 0 : chunk.splits * 8 * N * m.rows;
   const std::int64_t groups =
       std::max<std::int64_t>(1, Splits::kWorkspaceBytes / std::max<std::int64_t>(1, group_bytes + 4 * group_partials));
   const auto kernel = dense_kernel<P, N>;
-  constexpr int kShared = 2 * kStageBytes<P, N> + kDenseWarps * kTiles<N> * 4 * 512;
+  constexpr int kShared = 2 * kStageBytes<P, N> + kDenseTiles * N * kDenseWarps * 32 * 16;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
   const std::int64_t together = std::min(groups, ceil_div(args.batch, 8 * N));
   Workspace<char> workspace(op, together * (group_bytes + 4 * group_partials), stream);  // records, then partial sums

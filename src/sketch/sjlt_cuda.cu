@@ -25,15 +25,11 @@ constexpr int kThreads = 512;
 constexpr std::int64_t kTargetBlocks = 132;  // one a multiprocessor of an H100 or H200
 constexpr std::int64_t kSplitPasses = 16;    // passes (or tiles) of a split, at least
 constexpr int kKeyBytes = 40 << 10;          // shared memory for keys and signs
-#ifndef T_THREADS
-#define T_THREADS 512
-#define T_COLS 4
-#define T_UNIT 16384
-#endif
-constexpr int kTransposeThreads = T_THREADS;
-constexpr int kTransposeColumns = T_COLS;      // of a thread at a time, where tiles are wide enough
-constexpr std::int64_t kUnitColumns = T_UNIT;  // whose keys are made at a time
-constexpr int kTransposeBytes = 160 << 10;     // shared memory for y
+constexpr int kTransposeThreads = 512;
+constexpr int kTransposeColumns = 8;          // of a thread at a time, where tiles are wide enough
+constexpr std::int64_t kUnitColumns = 32768;  // whose keys are made at a time
+constexpr int kTransposeBytes = 128 << 10;    // shared memory for y
+constexpr int kTransposeKeyBytes = 32 << 10;  // and for keys
 
 /// A tile's permutation in a block, with what depends on the block alone. 48 bytes: three 16-byte loads.
 struct alignas(16) Record {
@@ -390,7 +386,7 @@ __global__ void project_simple_kernel(SketchArgs args, std::int64_t splits, S* p
 
 /// V vectors of y in shared memory (or not, if they do not fit), C columns of one tile a thread: the tile's keys are
 /// read once for them, and their accesses to y, which meet in banks by chance, overlap. kBlocks is s, or 0 for any.
-template <typename T, int V, bool kShared, int kBlocks, int C>
+template <typename T, int V, bool kShared, int kBlocks, int C, bool kWhole>
 __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs args, Shape shape, std::int64_t groups,
                                                                       std::int64_t units, int unit_tiles) {
   extern __shared__ __align__(16) char shared[];
@@ -427,7 +423,6 @@ __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs
   }
   const bool plain = vectors == V && args.out_strides[1] == 1 && !args.accumulate && args.out_dtype == args.in_dtype;
   const float scale = static_cast<float>(m.scale);
-  const bool whole = m.row_offset == 0 && m.rows == g.rows;
   const std::int64_t offset = static_cast<std::int64_t>(m.column_offset), first_unit = offset / unit_columns;
   for (std::int64_t unit = blockIdx.x / groups; unit < units; unit += gridDim.x / groups) {
     const std::int64_t first = (first_unit + unit) * unit_columns;
@@ -450,9 +445,11 @@ __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs
         for (int i = 0; i < C; ++i) {
           const std::uint32_t z = slot_of(shape, k, (c + 32 * i) & shape.width_mask);
           const std::uint32_t f = tile_column + z;
-          std::uint32_t row = z + k.window;
-          row = start + (row >= k.block_rows ? row - k.block_rows : row);
-          if (!whole && row >= static_cast<std::uint64_t>(m.rows)) continue;
+          std::uint32_t row = start + z;
+          if (!kWhole) {
+            row += z + k.window >= k.block_rows ? k.window - k.block_rows : k.window;
+            if (row >= static_cast<std::uint64_t>(m.rows)) continue;
+          }
           const float sign = sign_of(signs[b * words + (f >> 5)], f & 31);
           if (kShared) {
             add_column<float, V>(rows, row, plane_bytes, sign, acc[i]);
@@ -463,7 +460,7 @@ __global__ __launch_bounds__(kTransposeThreads) void transpose_kernel(SketchArgs
                 acc[i][v] = fmaf(sign, raw_float(y[v * args.in_strides[0] + row * args.in_strides[1]]), acc[i][v]);
           }
         }
-        start += k.block_rows;
+        start += kWhole ? shape.width_mask + 1 : k.block_rows;
       }
       const std::int64_t column = first + c - offset;
       if (plain && column >= 0 && column + 32 * (C - 1) < m.cols) {
@@ -512,6 +509,11 @@ int log2_ceil(std::uint32_t n) {
   int bits = 0;
   while ((1ull << bits) < n) ++bits;
   return bits;
+}
+
+/// Without a window, rows are slots; fewer than two of them would not fill a thread.
+bool has_window(const SjltGeometry& g) {
+  return g.longer != 0 || g.block_rows != 1u << g.tile_bits || g.tile_bits == 0;
 }
 
 template <typename T, int NB, int R, int V, bool kWindow>
@@ -584,8 +586,7 @@ template <typename T>
 void choose_project(const char* op, const SketchArgs& args, void* stream) {
   const SjltGeometry& g = args.matrix.geometry;
   const int pad_bits = log2_ceil(sjlt_block_rows(g, 0));
-  // Without a window, rows are slots; fewer than two of them would not fill a thread.
-  const bool window = g.longer != 0 || g.block_rows != 1u << g.tile_bits || g.tile_bits == 0;
+  const bool window = has_window(g);
   if (pad_bits <= 10) {
     window ? launch_short_blocks<T, true>(op, args, stream) : launch_short_blocks<T, false>(op, args, stream);
   } else if (pad_bits <= 12) {
@@ -598,7 +599,7 @@ void choose_project(const char* op, const SketchArgs& args, void* stream) {
   }
 }
 
-template <typename T, int V, bool kShared, int kBlocks, int C>
+template <typename T, int V, bool kShared, int kBlocks, int C, bool kWhole>
 void launch_transpose_blocks(const char* op, const SketchArgs& args, void* stream) {
   const SketchMatrix& m = args.matrix;
   const SjltGeometry& g = m.geometry;
@@ -608,14 +609,15 @@ void launch_transpose_blocks(const char* op, const SketchArgs& args, void* strea
   const std::int64_t wanted = std::min(kUnitColumns, std::max<std::int64_t>(1024, m.cols / (2 * kTargetBlocks)));
   int unit_tiles = 1;
   while ((std::int64_t{unit_tiles} << g.tile_bits) < wanted) unit_tiles *= 2;
-  while (unit_tiles << g.tile_bits > 128 && unit_tiles > 1 && unit_tiles * blocks * sizeof(Record) > 32768)
-    unit_tiles /= 2;
+  const auto key_bytes = [&] {
+    return blocks * (unit_tiles * static_cast<int>(sizeof(Record)) + (unit_tiles << g.tile_bits) / 8);
+  };
+  while (unit_tiles << g.tile_bits > 128 && unit_tiles > 1 && key_bytes() > kTransposeKeyBytes) unit_tiles /= 2;
   const std::int64_t unit_columns = std::int64_t{unit_tiles} << g.tile_bits;
   const auto offset = static_cast<std::int64_t>(m.column_offset);
   const std::int64_t units = (offset + m.cols - 1) / unit_columns + 1 - offset / unit_columns;
-  const int keys = blocks * (unit_tiles * static_cast<int>(sizeof(Record)) + static_cast<int>(unit_columns) / 8);
-  const int bytes = keys + (kShared ? static_cast<int>(m.rows) * V * 4 : 0);
-  const auto kernel = transpose_kernel<T, V, kShared, kBlocks, C>;
+  const int bytes = key_bytes() + (kShared ? static_cast<int>(m.rows) * V * 4 : 0);
+  const auto kernel = transpose_kernel<T, V, kShared, kBlocks, C, kWhole>;
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t resident = kTargetBlocks * std::max(1, std::min(2, (220 << 10) / std::max(1, bytes)));
   const std::int64_t each = std::max<std::int64_t>(1, std::min(units, resident / groups));
@@ -626,14 +628,17 @@ void launch_transpose_blocks(const char* op, const SketchArgs& args, void* strea
 
 template <typename T, int V, bool kShared>
 void launch_transpose(const char* op, const SketchArgs& args, void* stream) {
-  const SjltGeometry& g = args.matrix.geometry;
+  const SketchMatrix& m = args.matrix;
+  const std::int64_t width = std::int64_t{1} << m.geometry.tile_bits;
   if constexpr (kShared) {
-    if (g.blocks == 4 && 1 << g.tile_bits >= 32 * kTransposeColumns)
-      return launch_transpose_blocks<T, V, true, 4, kTransposeColumns>(op, args, stream);
-    if (g.blocks == 1 && 1 << g.tile_bits >= 32 * kTransposeColumns)
-      return launch_transpose_blocks<T, V, true, 1, kTransposeColumns>(op, args, stream);
+    constexpr int C = kTransposeColumns;
+    if (!has_window(m.geometry) && m.row_offset == 0 && m.rows == m.geometry.rows && width >= 32 * C) {
+      if (m.geometry.blocks == 4) return launch_transpose_blocks<T, V, true, 4, C, true>(op, args, stream);
+      if (m.geometry.blocks == 1) return launch_transpose_blocks<T, V, true, 1, C, true>(op, args, stream);
+    }
+    if (width >= 128) return launch_transpose_blocks<T, V, true, 0, 4, false>(op, args, stream);
   }
-  launch_transpose_blocks<T, V, kShared, 0, 1>(op, args, stream);
+  launch_transpose_blocks<T, V, kShared, 0, 1, false>(op, args, stream);
 }
 
 template <typename T>

@@ -101,8 +101,8 @@ inline SketchArgs some_vectors(SketchArgs args, std::int64_t first, std::int64_t
 /// How the columns are cut. It depends on the matrix alone: a vector's sums are the same bits in any batch. Partial
 /// sums take kWorkspaceBytes at most, so many vectors go `vectors` at a time.
 struct Splits {
-  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{44} << 20;
-  static constexpr std::int64_t kVectors = 16;  // at least this many at a time
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{31} << 20;  // the pool takes pieces of 32 MiB
+  static constexpr std::int64_t kVectors = 8;                              // at least this many at a time
 
   std::int64_t count, vectors;
 

@@ -218,8 +218,8 @@ TEST(SketchCuda, DenseSignsOfDifficultVectors) {
   for (const auto& c : cases) {
     EXPECT_LE(error(0.f, DType::kFloat32, c.x), 3e-6) << c.name;
     if (!c.half) continue;
-    EXPECT_LE(error(Float16{}, DType::kFloat16, c.x), 3e-4) << c.name;
-    EXPECT_LE(error(BFloat16{}, DType::kBFloat16, c.x), 3e-4) << c.name;
+    EXPECT_LE(error(Float16{}, DType::kFloat16, c.x), 5e-4) << c.name;
+    EXPECT_LE(error(BFloat16{}, DType::kBFloat16, c.x), 5e-4) << c.name;
   }
   // Scaled by a power of two, the result is scaled exactly; one element alone keeps its norm.
   std::vector<double> x = positive;
