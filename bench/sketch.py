@@ -151,6 +151,7 @@ def main() -> None:
 
     def record(what: str, who: str, ms: float, **extra: object) -> None:
         results.append({"what": what, "who": who, "ms": ms, **extra})
+        save()
         print(f"{what:58s} {who:10s} {ms:9.3f} ms  " + " ".join(f"{k}={v}" for k, v in extra.items()), flush=True)
 
     def check() -> None:
@@ -217,6 +218,11 @@ def main() -> None:
             results.append({"what": f"dense signs, error of {name}", **errors})
             print(f"dense signs, error of {name}: " + " ".join(f"{k}={v:.1e}" for k, v in errors.items()), flush=True)
 
+    def save() -> None:
+        versions = {"commit": options.commit, "torch": torch.__version__, "cuda": torch.version.cuda}
+        data_file = {"device": name_of, **versions, "results": results}
+        (options.out / "sketch.json").write_text(json.dumps(data_file, indent=1) + "\n")
+
     check()
     check_difficult()
     full = 10_000_000 if options.quick else 100_000_000
@@ -259,7 +265,18 @@ def main() -> None:
             except Exception as error:
                 print("fast_jl failed:", str(error)[:300], flush=True)
 
-    for nonzeros in (4, 1, 2, 8, 16):
+    project(8, full, "float32", "sjlt")
+    for batch, dtype in ((8, "float16"), (8, "bfloat16"), (16, "float16"), (8, "float32"), (16, "float32")):
+        project(batch, full, dtype, "signs")
+    project(8, full // 100, "float32", "signs", n=1024, density=1 / 3)
+    for nonzeros, batch in ((4, 8), (1, 8), (4, 1)):
+        y = torch.randn(batch, k, device=device)
+        x = copy[: batch * full].view(batch, full)
+        ms = timed(lambda: run(y, x, transpose=True, nonzeros=nonzeros))
+        record(f"sjlt transpose s={nonzeros} d={full} k={k} B={batch} float32", "maskless", ms,
+               gb_s=round(batch * full * 4 / ms / 1e6))  # fmt: skip
+
+    for nonzeros in (1, 2, 8, 16):
         project(8, full, "float32", "sjlt", nonzeros)
     for batch, cols, dtype in ((1, full, "float32"), (4, full, "float32"), (64, full // 8, "float32"),
                                (8, full, "bfloat16"), (4096, full // 4096 // 128 * 128, "bfloat16")):  # fmt: skip
@@ -285,16 +302,6 @@ def main() -> None:
         project(8, full, "float32", "sjlt", 4, n)
     for cols in (10**5, 10**6, 10**7):
         project(8, cols, "float32", "sjlt")
-    for batch, dtype in ((8, "float16"), (8, "bfloat16"), (16, "float16"), (8, "float32"), (16, "float32")):
-        project(batch, full, dtype, "signs")
-    project(8, full // 100, "float32", "signs", n=1024, density=1 / 3)
-    for nonzeros, batch in ((4, 8), (1, 8), (4, 1)):
-        y = torch.randn(batch, k, device=device)
-        x = copy[: batch * full].view(batch, full)
-        ms = timed(lambda: run(y, x, transpose=True, nonzeros=nonzeros))
-        record(f"sjlt transpose s={nonzeros} d={full} k={k} B={batch} float32", "maskless", ms,
-               gb_s=round(batch * full * 4 / ms / 1e6))  # fmt: skip
-
     # Accuracy against k: errors of squared norms of one vector, over seeds.
     x = pool[:200_000].view(1, -1)
     norm = float(x.double().pow(2).sum())
@@ -306,14 +313,7 @@ def main() -> None:
         results.append({"what": "accuracy", "k": n, "rms_error": rms, "theory": (2 / n) ** 0.5})
         print(f"k={n}: rms error of ||Sx||^2 {rms:.4f}, sqrt(2/k) {(2 / n) ** 0.5:.4f}", flush=True)
 
-    data_file = {
-        "device": name_of,
-        "commit": options.commit,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "results": results,
-    }
-    (options.out / "sketch.json").write_text(json.dumps(data_file, indent=1) + "\n")
+    save()
     plot(results, options.out)
 
 
