@@ -22,15 +22,8 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 import triton
-import triton.language as tl
+from dropout_peers import helion_dropout, triton_masked, triton_seeded
 from torch import Tensor
-
-try:
-    import helion
-    import helion.language as hl
-except Exception as error:  # whatever keeps it from loading, the others are timed
-    print("Helion is not timed:", repr(error)[:200])
-    helion = None
 
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
@@ -92,47 +85,6 @@ class Library:
             row_seeds,
             int(triton_layout),
         )
-
-
-@triton.jit
-def masked_kernel(x_ptr, keep_ptr, out_ptr, n, p, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    x = tl.load(x_ptr + offsets, mask=inside)
-    keep = tl.load(keep_ptr + offsets, mask=inside)
-    tl.store(out_ptr + offsets, tl.where(keep, x / (1 - p), 0.0), mask=inside)
-
-
-@triton.jit
-def seeded_kernel(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    x = tl.load(x_ptr + offsets, mask=inside)
-    keep = tl.rand(seed, offsets) > p
-    tl.store(out_ptr + offsets, tl.where(keep, x / (1 - p), 0.0), mask=inside)
-
-
-def triton_masked(x: Tensor, keep: Tensor, out: Tensor, p: float) -> None:
-    masked_kernel[(triton.cdiv(x.numel(), 1024),)](x, keep, out, x.numel(), p, BLOCK=1024)
-
-
-def triton_seeded(x: Tensor, out: Tensor, p: float, seed: int = 123) -> None:
-    seeded_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), p, seed, BLOCK=1024)
-
-
-if helion is not None:
-
-    @helion.kernel(config=helion.Config(block_sizes=[1024], num_warps=4), static_shapes=True)
-    def helion_dropout(p: float, x: torch.Tensor, seed: int) -> torch.Tensor:
-        scale = 1.0 / (1.0 - p)
-        n = x.numel()
-        x_flat = x.view(-1)
-        out_flat = torch.empty_like(x_flat)
-        for tile in hl.tile(n):
-            xi = x_flat[tile].to(torch.float32)
-            r = hl.rand([tile], seed=seed)
-            out_flat[tile] = torch.where(r > p, xi * scale, xi - xi).to(x.dtype)
-        return out_flat.view_as(x)
 
 
 def timed(runs: list[Run], graph: bool, replays: int = 15) -> float:
@@ -246,9 +198,14 @@ class Bench:
         self.attempt(
             section, "Triton seeded", [lambda x=x, y=y: triton_seeded(x, y, p) for x, y in sets], moved, copy, **tag
         )
-        if helion is not None and slow:
+        if helion_dropout is not None and slow:
             self.attempt(
-                section, "Helion", [lambda x=x: helion_dropout(p, x, 123) for x, _ in sets], moved, copy, **tag
+                section,
+                "Helion",
+                [lambda x=x: helion_dropout(p, x, 123) for x, _ in sets],
+                moved,
+                copy,
+                **tag,
             )
 
     def large(self, dtype: torch.dtype) -> None:

@@ -41,6 +41,7 @@ def triton_seeded(x: Tensor, out: Tensor, p: float, seed: int = 123) -> None:
     seeded_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), p, seed, BLOCK=1024)
 
 
+helion_dropout = None
 if helion is not None:
 
     @helion.kernel(config=helion.Config(block_sizes=[1024], num_warps=4), static_shapes=True)

@@ -36,7 +36,7 @@ def peer_columns():
         return y
 
     table = {"Triton masked": masked, "Triton seeded": seeded}
-    if peers.helion is not None:
+    if peers.helion_dropout is not None:
         table["Helion"] = lambda x, keep: peers.helion_dropout(P, x, SEED)
     return table
 
