@@ -736,9 +736,19 @@ class Cuda(CommandLine):
                     ("--row-seeds", "s.npy"),
                 ):
                     self.assert_same_file("dropout", "x.npy", "OUT", "-p", 0.1, *args, devices=devices)
-        finite = self.rng.integers(0, 2**16, 4099, dtype=np.uint16) & 0xBFFF  # a NaN stays one, but not its payload
-        np.save(self.path("x.npy"), finite)
-        self.assert_same_file("dropout", "x.npy", "OUT", "-p", 0.1, "--seed", 1, "--dtype", "bfloat16", devices=devices)
+        bits = self.rng.integers(0, 2**16, 4099, dtype=np.uint16)
+        arguments = ("dropout", "x.npy", "OUT", "-p", 0.1, "--seed", 1, "--dtype", "bfloat16")
+        no_nan = np.where(bits & 0x7FFF > 0x7F80, np.uint16(0x7F80), bits)
+        np.save(self.path("x.npy"), no_nan)
+        self.assert_same_file(*arguments, devices=devices)
+        np.save(self.path("x.npy"), bits)  # a kept NaN stays one, but not its payload
+        for device in ("cpu", *devices):
+            self.ok(*[a if a != "OUT" else f"{device.replace(':', '')}.npy" for a in arguments], "--device", device)
+        for device in devices:
+            cpu, cuda = (np.load(self.path(f"{d.replace(':', '')}.npy")) for d in ("cpu", device))
+            nan = cpu & 0x7FFF > 0x7F80
+            np.testing.assert_array_equal(nan, cuda & 0x7FFF > 0x7F80)
+            np.testing.assert_array_equal(cpu[~nan], cuda[~nan])
 
     def test_arrays_larger_than_a_piece(self):
         devices = self.devices()

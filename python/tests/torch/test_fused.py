@@ -78,7 +78,7 @@ def test_bias_dropout_residual(device, with_bias):
 @pytest.mark.parametrize("left_out", [(), ("bias",), ("residual", "weight", "norm_bias")])
 def test_norm(device, norm, left_out):
     names = ["x", "residual", "weight", "norm_bias", "bias"]
-    given = dict(zip(names, tensors(device, (2, 2, 5), (2, 2, 5), (5,), (5,), (5,)), strict=True))
+    given = dict(zip(names, tensors(device, (2, 3, 7), (2, 3, 7), (7,), (7,), (7,)), strict=True))
     kept = [n for n in names if n not in left_out and not (n == "norm_bias" and norm == "rms")]
     inputs = tuple(given[n] for n in kept)
 

@@ -89,7 +89,9 @@ def test_dropconnect_samples(device):
     x, weight, bias = tensors(device, (4,), requires_grad=False)
     y = mt.dropconnect_linear(x, weight, bias, 0.5, seed=7, samples=3)
     long = mt.dropconnect_linear(x.repeat(3, 1), weight, bias, 0.5, seed=7)
-    torch.testing.assert_close(y.flatten(0, 1), long)  # the same masks; sums of another shape may add in another order
+    torch.testing.assert_close(y.flatten(0, 1), long)
+    if device == "cpu":  # on a GPU small layers with one pass have a kernel of their own, which adds in another order
+        assert torch.equal(y.flatten(0, 1), long)
     part = mt.dropconnect_linear(x[2:], weight[1:], None, 0.5, seed=7, first=(2, 1, 0))
     torch.testing.assert_close(part, (long - bias)[2:4, 1:])
 
