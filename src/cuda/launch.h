@@ -103,20 +103,28 @@ void launch_shared(const char* op, void (*kernel)(Params...), dim3 grid, dim3 bl
   check(op, cudaGetLastError());
 }
 
-/// A launch that may overlap the end of the kernel before it (a fifth of a microsecond and more for small ones). The
-/// kernel must wait_for_earlier_work in every thread before it touches memory.
+/// A launch that may overlap the end of the kernel before it (a fifth of a microsecond and more for small ones), with
+/// `shared` bytes of shared memory, of which more than 48 KiB must have been asked for. The kernel must
+/// wait_for_earlier_work in every thread before it touches memory.
 template <auto kKernel, typename... Args>
-void launch_early(const char* op, Device device, dim3 grid, dim3 block, void* stream, const Args&... args) {
+void launch_early_shared(const char* op, Device device, dim3 grid, dim3 block, std::size_t shared, void* stream,
+                         const Args&... args) {
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
   config.numAttrs = detail::waits<kKernel>(device.index) ? 1 : 0;
   check(op, cudaLaunchKernelEx(&config, kKernel, args...));
+}
+
+template <auto kKernel, typename... Args>
+void launch_early(const char* op, Device device, dim3 grid, dim3 block, void* stream, const Args&... args) {
+  launch_early_shared<kKernel>(op, device, grid, block, 0, stream, args...);
 }
 
 }  // namespace maskless::cuda

@@ -9,23 +9,6 @@
 
 namespace maskless::cuda {
 
-/// As launch_early, with shared memory.
-template <auto kKernel, typename... Args>
-void launch_behind_pack(const char* op, int device, dim3 grid, unsigned threads, std::size_t shared,
-                        cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = detail::waits<kKernel>(device) ? 1 : 0;
-  check(op, cudaLaunchKernelEx(&config, kKernel, args...));
-}
-
 /// The product on tensor cores, in pieces whose packed operands fit in the workspace.
 template <typename Tile>
 void launch_forward_mma(const char* op, const DropconnectArgs& args, int device, cudaStream_t stream) {
@@ -88,9 +71,9 @@ void launch_forward_mma(const char* op, const DropconnectArgs& args, int device,
   static std::atomic<std::uint64_t> done{0};
   constexpr std::size_t kShared = std::max(sizeof(MmaShared<Tile>), sizeof(ForwardShared<float, typename Tile::Plain>));
   allow_shared(op, forward_mma_kernel<Tile>, device, kShared, done);
-  launch_behind_pack<forward_mma_kernel<Tile>>(
-      op, device, dim3(grid_size(op, tiles_m * tiles_n), static_cast<unsigned>(split.count)), Tile::kThreads, kShared,
-      stream, args, wide_x, wide_w, split, packed);
+  launch_early_shared<forward_mma_kernel<Tile>>(
+      op, {DeviceType::kCuda, device}, dim3(grid_size(op, tiles_m * tiles_n), static_cast<unsigned>(split.count)),
+      Tile::kThreads, kShared, stream, args, wide_x, wide_w, split, packed);
   if (split.count > 1) add_forward_parts<BFloat16>(op, args, split, stream);
 }
 
@@ -150,9 +133,10 @@ bool launch_gradient_mma(const char* op, const GradientArgs& args, int device, c
   constexpr std::size_t kShared =
       std::max(sizeof(GradientMmaShared<Tile>), sizeof(BackwardShared<float, typename Tile::Plain>));
   allow_shared(op, gradient_mma_kernel<Tile>, device, kShared, done);
-  launch_behind_pack<gradient_mma_kernel<Tile>>(
-      op, device, dim3(grid_size(op, tiles * packed.blocks), static_cast<unsigned>(count)), Tile::kThreads, kShared,
-      stream, args, wide, wide_gradient<BFloat16>(args, shift, count > 1), partial.data(), per_split, packed);
+  launch_early_shared<gradient_mma_kernel<Tile>>(
+      op, {DeviceType::kCuda, device}, dim3(grid_size(op, tiles * packed.blocks), static_cast<unsigned>(count)),
+      Tile::kThreads, kShared, stream, args, wide, wide_gradient<BFloat16>(args, shift, count > 1), partial.data(),
+      per_split, packed);
   if (count > 1) add_gradient_parts<BFloat16>(op, args, partial.data(), count, stream);
   return true;
 }
