@@ -1,8 +1,8 @@
 // How far is DropConnect on one CPU thread from a plain matrix product? Square layers, float32, beside OpenBLAS's sgemm
-// where the loader finds it (unset OPENBLAS_CORETYPE). Times are CPU time of the thread, the best of several rounds in
-// which all take turns, so that a busy machine disturbs least.
+// where the loader finds it or OPENBLAS names it, also as SciPy's wheel brings it (unset OPENBLAS_CORETYPE). Times are
+// CPU time of the thread, the best of several rounds in which all take turns, so that a busy machine disturbs least.
 //
-//     dropconnect_bench [SIZE]
+//     dropconnect_bench [SIZE [OPENBLAS]]
 #include <dlfcn.h>
 #include <time.h>
 
@@ -45,16 +45,28 @@ struct Floats {
   float* data;
 };
 
-using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+struct Blas {
+  using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+  Sgemm sgemm = nullptr;
+  std::string name = "no OpenBLAS";
+};
 
-Sgemm find_sgemm() {
-  for (const char* name : {"libopenblas.so.0", "libopenblas.so"})
-    if (void* library = dlopen(name, RTLD_NOW)) {
-      using SetThreads = void (*)(int);
-      if (void* f = dlsym(library, "openblas_set_num_threads")) reinterpret_cast<SetThreads>(f)(1);
-      return reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));
+/// With one thread. In SciPy's library the names have a prefix.
+Blas find_blas(const char* named) {
+  for (const char* name : {named, "libopenblas.so.0", "libopenblas.so"}) {
+    void* library = name != nullptr ? dlopen(name, RTLD_NOW) : nullptr;
+    if (library == nullptr) continue;
+    for (const std::string prefix : {"", "scipy_"}) {
+      const auto symbol = [&](const char* f) { return dlsym(library, (prefix + f).c_str()); };
+      Blas blas;
+      blas.sgemm = reinterpret_cast<Blas::Sgemm>(symbol("cblas_sgemm"));
+      if (blas.sgemm == nullptr) continue;
+      if (void* f = symbol("openblas_set_num_threads")) reinterpret_cast<void (*)(int)>(f)(1);
+      if (void* f = symbol("openblas_get_config")) blas.name = reinterpret_cast<const char* (*)()>(f)();
+      return blas;
     }
-  return nullptr;
+  }
+  return {};
 }
 
 }  // namespace
@@ -71,7 +83,7 @@ int main(int argc, char** argv) {
     return contiguous_view(static_cast<const void*>(f.data), DType::kFloat32, {n, n});
   };
   const auto out = [&](Floats& f) { return contiguous_view(static_cast<void*>(f.data), DType::kFloat32, {n, n}); };
-  const Sgemm sgemm = find_sgemm();
+  const Blas blas = find_blas(argc > 2 ? argv[2] : nullptr);
 
   struct Row {
     std::string name;
@@ -79,8 +91,9 @@ int main(int argc, char** argv) {
     double best = INFINITY;
   };
   std::vector<Row> rows;
-  if (sgemm != nullptr)
-    rows.push_back({"OpenBLAS sgemm", [&] { sgemm(101, 111, 112, n, n, n, 1, x.data, n, w.data, n, 0, y.data, n); }});
+  if (blas.sgemm != nullptr)
+    rows.push_back(
+        {"OpenBLAS sgemm", [&] { blas.sgemm(101, 111, 112, n, n, n, 1, x.data, n, w.data, n, 0, y.data, n); }});
   for (Isa isa : instruction_sets()) {
     if (isa == Isa::kScalar) continue;
     for (double p : {0.5, 0.25, 0.125, 0.1})
@@ -117,15 +130,16 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  for (int round = 0; round < 7; ++round)
+  for (int round = 0; round < 15; ++round)
     for (Row& row : rows) {
       const double start = cpu_seconds();
       row.run();
       row.best = std::min(row.best, cpu_seconds() - start);
     }
-  std::printf("%d x %d x %d, float32, one thread, best of 7\n%-30s %10s %12s %9s\n", n, n, n, "", "ms", "GMAC/s",
-              "of sgemm");
+  std::printf("%d x %d x %d, float32, one thread, best of 15; %s\n%-30s %10s %12s %9s\n", n, n, n, blas.name.c_str(),
+              "", "ms", "GMAC/s", "of sgemm");
   for (const Row& row : rows)
     std::printf("%-30s %10.3f %12.2f %9.3f\n", row.name.c_str(), 1e3 * row.best,
-                1e-9 * static_cast<double>(count) * n / row.best, sgemm != nullptr ? rows[0].best / row.best : NAN);
+                1e-9 * static_cast<double>(count) * n / row.best,
+                blas.sgemm != nullptr ? rows[0].best / row.best : NAN);
 }

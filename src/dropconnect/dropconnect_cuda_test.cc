@@ -20,22 +20,11 @@ using cases::Trial;
 
 constexpr Device kCuda{DeviceType::kCuda, 0};
 
-/// Sums of several rounds of loads, in every kind of tile.
 template <typename T>
-void expect_the_cpu() {
-  for (Layer layer : {
-           Layer{"tiny tiles", 80, 261, 450, 0, 0.5, 5, 6, 93},
-           Layer{"tiny tiles, exact p", 150, 140, 700, 0, 0.1},
-           Layer{"middle tiles", 130, 300, 520, 0, 0.25},
-           Layer{"wide tiles", 910, 900, 130},
-           Layer{"wide tiles, strided", 400, 350, 390, 0, 0.5, 0, 0, 0, false, true, true, true},
-           Layer{"at most eight rows", 8, 700, 1300},
-           Layer{"at most four rows", 3, 900, 1300, 0, 0.1},
-           Layer{"at most sixteen rows", 15, 900, 1300},
-           Layer{"few outputs", 900, 5, 1300},
-           Layer{"passes", 70, 260, 450, 3},
-       }) {
+void expect_the_cpu(std::initializer_list<Layer> layers) {
+  for (const Layer& layer : layers) {
     Trial<T> cpu(layer), gpu(layer);
+    for (Plane<T>* out : {&gpu.y, &gpu.dx, &gpu.dw}) std::fill(out->values.begin(), out->values.end(), Plane<T>::nan());
     cpu.run({}, {}, cases::options(layer));
     gpu.run(kCuda, {}, cases::options(layer));
     const auto close = [&](const std::vector<T>& got, const std::vector<T>& want, std::int64_t terms) {
@@ -51,10 +40,46 @@ void expect_the_cpu() {
     close(gpu.dw.values, cpu.dw.values, cpu.count);
   }
 }
+
+/// Sums of several rounds of loads, in every kind of tile.
 TEST(DropconnectCuda, EqualsTheCpu) {
   if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
-  expect_the_cpu<float>();
-  expect_the_cpu<double>();
+  const std::initializer_list<Layer> layers = {
+      {"tiny tiles", 80, 261, 450, 0, 0.5, 5, 6, 93},
+      {"tiny tiles, exact p", 150, 140, 700, 0, 0.1},
+      {"middle tiles", 130, 300, 520, 0, 0.25},
+      {"wide tiles", 910, 900, 130},
+      {"wide tiles, strided", 400, 350, 390, 0, 0.5, 0, 0, 0, false, true, true, true},
+      {"at most eight rows", 8, 700, 1300},
+      {"at most eight rows, more sums", 7, 1500, 1300, 0, 0.25},
+      {"at most four rows", 3, 900, 1300, 0, 0.1},
+      {"at most sixteen rows", 15, 900, 1300},
+      {"at most thirty-two rows", 29, 900, 1300, 0, 0.5, 4, 7, 90},
+      {"at most thirty-two rows, exact p", 32, 520, 1290, 0, 0.1, 0, 0, 0, false, true, true, true},
+      {"few outputs", 900, 5, 1300},
+      {"thirty outputs", 620, 30, 1300},
+      {"passes", 70, 260, 450, 3},
+  };
+  expect_the_cpu<float>(layers);
+  expect_the_cpu<double>(layers);
+}
+
+/// One layer for every kernel, as small as the choice of kernels lets it be: short enough for compute-sanitizer.
+TEST(DropconnectCuda, Reduced) {
+  if (cuda_devices().empty()) GTEST_SKIP() << "no CUDA device";
+  expect_the_cpu<float>({
+      {"without tiles", 9, 17, 120, 0, 0.1, 1, 2, 3},
+      {"without tiles, strided", 9, 17, 120, 0, 0.5, 0, 0, 0, false, true, true, true},
+      {"tiny tiles", 40, 70, 800, 0, 0.5, 5, 6, 93},
+      {"eight rows", 7, 1100, 1700},
+      {"sixteen rows", 15, 650, 1300, 0, 0.1},
+      {"thirty-two rows", 29, 340, 1300, 0, 0.25, 0, 0, 90},
+      {"thirty-two rows, strided", 32, 310, 1300, 0, 0.1, 0, 0, 0, false, true, true, true},
+      {"wide gradients", 140, 150, 610, 0, 0.5, 3, 1, 4},
+      {"wide tiles", 870, 950, 16},
+      {"passes", 33, 70, 2000, 3},
+  });
+  expect_the_cpu<double>({{"thirty-two rows", 29, 340, 1300}});
 }
 
 template <typename T>
@@ -120,6 +145,17 @@ TYPED_TEST(DropconnectTensorCores, EqualTheOtherKernels) {
        }) {
     Trial<TypeParam> trial(layer);
     this->check(layer, trial);
+  }
+}
+
+/// Short enough for compute-sanitizer: tensor cores, and the tiles that take their place.
+TYPED_TEST(DropconnectTensorCores, Reduced) {
+  for (Layer layer : {Layer{"odd", 261, 259, 500, 0, 0.5, 5, 6, 93}, Layer{"three planes", 261, 259, 500, 0, 0.125},
+                      Layer{"split sums", 49, 50, 13800, 0, 0.25}}) {
+    Trial<TypeParam> trial(layer), special(layer);
+    this->check(layer, trial);
+    special.x.at(30, 133) = special.w.at(31, 134) = special.dy.at(32, 35) = this->rounded(std::nan(""));
+    this->check(layer, special);
   }
 }
 
