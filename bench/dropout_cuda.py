@@ -314,6 +314,23 @@ class Bench:
             copy,
             **tag,
         )
+        self.attempt(
+            "strided",
+            "torch x.contiguous(), channels last",
+            [lambda x=x: x.contiguous() for x, _ in images],
+            moved,
+            copy,
+            **tag,
+        )
+        straight = [(x, y.reshape(-1).view(64, 256, 128, 128)) for (x, _), (_, y) in zip(images, sets, strict=True)]
+        self.attempt(
+            "strided",
+            "maskless of channels last",
+            [lambda x=x, y=y: lib.dropout(x, y) for x, y in straight],
+            moved,
+            copy,
+            **tag,
+        )
         flat = [(x.view(-1), y.view(-1)) for x, y in sets]
         self.attempt(
             "strided",
@@ -323,7 +340,7 @@ class Bench:
             copy,
             **tag,
         )
-        del sets, rows, images, flat
+        del sets, rows, images, straight, flat
         torch.cuda.empty_cache()
 
     def fused(self, rows: int, cols: int) -> None:

@@ -94,6 +94,17 @@ __device__ inline std::uint32_t spread_flags(std::uint32_t word) {
   return mask;
 }
 
+/// The same of one flag (bit 31 if `top`, else bit 15) of each of two words.
+__device__ inline std::uint32_t spread_flag_of_each(std::uint32_t low, std::uint32_t high, bool top) {
+  std::uint32_t mask;
+  if (top) {
+    asm("prmt.b32 %0, %1, %2, 0xFFBB;" : "=r"(mask) : "r"(low), "r"(high));
+  } else {
+    asm("prmt.b32 %0, %1, %2, 0xDD99;" : "=r"(mask) : "r"(low), "r"(high));
+  }
+  return mask;
+}
+
 /// Eight flags as a byte: bit j is position j.
 __device__ inline std::uint32_t to_byte(const Flags& flags) {
   std::uint32_t spread = 0;  // even positions in bits 0, 2, 4, 6, odd ones 16 above

@@ -45,17 +45,26 @@ DropElement<T> element_of(const DropoutArgs& args) {
   return {static_cast<const T*>(args.x), static_cast<T*>(args.y), scale_of<T>(args)};
 }
 
-/// Contiguous memory. False if x, y and the positions have no alignment in common: then it is a line.
+/// Contiguous memory. False if y and the positions have no alignment in common: then it is a line.
 template <typename T>
 bool flat(const char* op, const DropoutArgs& args, Device device, void* stream) {
   const IndexSpace& space = args.space;
   FlatArgs<T> flat;
   flat.x = static_cast<const T*>(args.x);
   flat.y = static_cast<T*>(args.y);
-  const std::int64_t head =
-      std::min<std::int64_t>(static_cast<std::int64_t>((8 - space.first_index % 8) % 8), space.size);
+  std::int64_t head = std::min<std::int64_t>(static_cast<std::int64_t>((8 - space.first_index % 8) % 8), space.size);
   flat.octets = (space.size - head) / 8;
-  if (flat.octets > 0 && (!aligned(flat.x + head) || !aligned(flat.y + head))) return false;
+  const bool shifted = flat.octets > 0 && !aligned(flat.x + head);
+  if (flat.octets > 0 && !aligned(flat.y + head)) return false;
+  if (shifted) {  // the aligned vectors around the octets must be within x
+    const auto before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(flat.x + head) % 16 / sizeof(T));
+    if (head < before) {
+      head += 8;
+      --flat.octets;
+    }
+    if (flat.octets > 0 && space.size - head - 8 * flat.octets < kVectorSize<T> - before) --flat.octets;
+    if (flat.octets == 0) return false;
+  }
   flat.head = static_cast<std::uint8_t>(head);
   flat.tail = static_cast<std::uint8_t>(space.size - head - 8 * flat.octets);
   flat.first_index = space.first_index;
@@ -64,14 +73,20 @@ bool flat(const char* op, const DropoutArgs& args, Device device, void* stream) 
   flat.copy = args.copy;
   flat.small = flat.octets <= kSmallOctets;
   visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
-    const auto run = [&](auto octets) {
+    const auto run = [&](auto octets, auto vectors) {
+      using Vectors = typename decltype(vectors)::type;
       const unsigned blocks = std::max(1u, blocks_for(flat.octets, kThreads<T> * octets.value));
-      launch_early<dropout_flat_kernel<T, octets.value, triton.value>>(op, device, blocks, kThreads<T>, stream, flat);
+      launch_early<dropout_flat_kernel<T, octets.value, triton.value, Vectors>>(op, device, blocks, kThreads<T>, stream,
+                                                                                flat);
     };
-    if (flat.octets < kManyOctets) {
-      run(std::integral_constant<int, 1>{});
+    constexpr std::integral_constant<int, 1> one;
+    constexpr std::integral_constant<int, kUnroll<T, triton.value>> many;
+    if (shifted) {
+      run(many, Type<ShiftedVectors>{});
+    } else if (flat.octets < kManyOctets) {
+      run(one, Type<AlignedVectors>{});
     } else {
-      run(std::integral_constant<int, kUnroll<T, triton.value>>{});
+      run(many, Type<AlignedVectors>{});
     }
   });
   return true;
@@ -135,8 +150,32 @@ Plane make_plane(const IndexSpace& space, int along, std::int64_t tile_along, st
   return plane;
 }
 
+/// 16-bit elements in whole vectors along, whose positions fall into whole octets across.
+template <typename T>
+bool octet_columns(const char* op, const DropoutArgs& args, int along, void* stream) {
+  if constexpr (sizeof(T) == 2) {
+    const IndexSpace& space = args.space;
+    bool whole = args.mask.layout == Layout::kPacked && args.mask.row_seeds == nullptr && aligned(args.x) &&
+                 aligned(args.y) && space.first_index % 8 == 0 && space.shape[along] % 8 == 0 &&
+                 space.shape[space.rank - 1] % 8 == 0;
+    for (int d = 0; d < space.rank; ++d) {
+      whole = whole && (d == along || (space.strides[0][d] % 8 == 0 && space.strides[1][d] % 8 == 0));
+      whole = whole && (d == space.rank - 1 || space.index_strides[d] % 8 == 0);
+    }
+    if (!whole) return false;
+    int lanes = 32;
+    while (lanes > 1 && 4 * lanes >= space.shape[along]) lanes /= 2;
+    const Plane plane = make_plane(space, along, 8 * lanes, kStridedThreads / lanes * 8);
+    launch(op, dropout_octet_columns_kernel<T>, blocks_for(plane.tiles, 1), kStridedThreads, stream, plane,
+           element_of<T>(args), device_mask(args.mask), lanes);
+    return true;
+  }
+  return false;
+}
+
 template <typename T>
 void columns(const char* op, const DropoutArgs& args, int along, void* stream) {
+  if (octet_columns<T>(op, args, along, stream)) return;
   const IndexSpace& space = args.space;
   bool pairs = sizeof(T) == 2 && space.shape[along] % 2 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 4 == 0 &&
                reinterpret_cast<std::uintptr_t>(args.y) % 4 == 0;

@@ -102,6 +102,7 @@ TEST(DropoutCuda, Reduced) {
                                    {"transposed out", {70, 66}, A::kContiguous, A::kFortran, 0.1},
                                    {"transposed in, aligned", {64, 72}, A::kFortran, A::kContiguous, 0.1},
                                    {"channels last", {2, 40, 5, 7}, A::kChannelsLast, A::kChannelsLast, 0.1},
+                                   {"channels last, aligned", {2, 40, 8, 16}, A::kChannelsLast, A::kChannelsLast, 0.1},
                                    {"shard", {300, 1}, A::kContiguous, A::kContiguous, 0.5}};
   list.back().shard = cases::make_shard({300, 10}, {0, 7});
   for (Layout layout : {Layout::kPacked, Layout::kTriton})
@@ -150,9 +151,40 @@ TEST(DropoutCuda, EqualsTheOracleAcrossTiles) {
              {"transposed in, aligned", {3, 128, 256}, A::kFortran, A::kContiguous, 0.1},
              {"channels last", {3, 70, 9, 15}, A::kChannelsLast, A::kChannelsLast, 0.1},
              {"channels last, aligned", {2, 64, 8, 16}, A::kChannelsLast, A::kChannelsLast, 0.1},
+             {"channels last, a part of a warp", {2, 40, 8, 88}, A::kChannelsLast, A::kChannelsLast, 1.0 / 65536},
+             {"channels last, tiles", {2, 264, 8, 40}, A::kChannelsLast, A::kChannelsLast, 0.1},
+             {"transposed both, aligned", {16, 4096}, A::kFortran, A::kFortran, 0.1},
              {"channels last in", {2, 40, 16, 16}, A::kChannelsLast, A::kContiguous, 0.1},
          })
       ASSERT_EQ(run_case(c, dtype), "");
+}
+
+/// Every distance of x from a vector's start, under a y that is aligned with the positions.
+TEST(DropoutCuda, ShiftedInputEqualsTheCpu) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  for (DType dtype : kFloats)
+    for (std::size_t shift = 0; shift < 16 / dtype_size(dtype); ++shift)
+      for (std::int64_t n : {7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 1027, 100003})
+        for (std::uint64_t first : {std::uint64_t{0}, std::uint64_t{8} << 30}) {
+          const std::size_t item = dtype_size(dtype), bytes = static_cast<std::size_t>(n) * item;
+          const std::vector<char> x = cases::random_memory(bytes + 32, fresh_seed());
+          std::vector<char> y(bytes + kGuard, 0x55);
+          const DeviceMemory dx(x), dy(y);
+          DropoutOptions options;
+          options.p = 0.3;
+          options.first_index = first;
+          options.layout = n % 2 == 0 ? Layout::kTriton : Layout::kPacked;
+          const auto run = [&](const void* from, void* to, Device device) {
+            dropout(contiguous_view(static_cast<const char*>(from) + shift * item, dtype, {n}, device),
+                    contiguous_view(to, dtype, {n}, device), options);
+          };
+          run(x.data(), y.data(), {});
+          run(dx.data(), dy.data(), kCuda);
+          const std::vector<char> got = dy.host();
+          for (std::int64_t e = 0; e < static_cast<std::int64_t>(got.size() / item); ++e)
+            ASSERT_TRUE(same(dtype, cases::load_bits(got.data(), e, dtype), cases::load_bits(y.data(), e, dtype)))
+                << dtype_name(dtype) << ", shift " << shift << ", n " << n << ", element " << e;
+        }
 }
 
 TEST(DropoutCuda, RowSeedsOnAlignedRows) {

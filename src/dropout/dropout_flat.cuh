@@ -83,25 +83,55 @@ __device__ inline Vector apply(const Vector& x, const bool (&keep)[kVectorSize<T
   return y;
 }
 
+/// Where a tile's vectors are read: `load` asks for one, `vector` is it once it is there.
+struct AlignedVectors {
+  using Loaded = uint4;
+  const void* base;
+  __device__ Loaded load(unsigned at) const { return static_cast<const uint4*>(base)[at]; }
+  __device__ static uint4 vector(const Loaded& loaded) { return loaded; }
+};
+
+/// Vectors that lie across two aligned ones, the second of which the neighbour reads, too (then from the L1 cache).
+struct ShiftedVectors {
+  struct Loaded {
+    uint4 low, high;
+  };
+  const uint4* base;   // the aligned vector in which the first one starts
+  unsigned shift = 0;  // bytes from there on
+  __device__ explicit ShiftedVectors(const void* first)
+      : base(reinterpret_cast<const uint4*>(reinterpret_cast<std::uintptr_t>(first) & ~std::uintptr_t{15})),
+        shift(reinterpret_cast<std::uintptr_t>(first) & 15) {}
+  __device__ Loaded load(unsigned at) const { return {base[at], base[at + 1]}; }
+  __device__ uint4 vector(const Loaded& l) const {
+    std::uint32_t w[8] = {l.low.x, l.low.y, l.low.z, l.low.w, l.high.x, l.high.y, l.high.z, l.high.w};
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = (shift & 8) != 0 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = (shift & 4) != 0 ? w[i + 1] : w[i];
+    const unsigned bits = 8 * (shift & 3);
+    return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
+                      __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+  }
+};
+
 /// One tile by one thread block: up to blockDim.x * kUnroll Philox calls ("octets" of eight positions), of which the
 /// first `octets` exist. Each access of a warp is 512 bytes without a gap: for 4- and 8-byte elements an octet spans
 /// 2 or 4 vectors, and so many lanes share each other's calls by shuffles.
-template <typename T, int kUnroll, bool kTriton>
-__device__ inline void drop_tile(const T* x, T* y, unsigned octets, std::uint64_t first_octet, const DeviceMask& mask,
-                                 std::uint64_t seed, Scale<T> scale) {
+template <typename T, int kUnroll, bool kTriton, typename Vectors>
+__device__ inline void drop_tile(const Vectors& x, T* y, unsigned octets, std::uint64_t first_octet,
+                                 const DeviceMask& mask, std::uint64_t seed, Scale<T> scale) {
   constexpr int kShare = 8 / kVectorSize<T>;  // vectors an octet spans
   const unsigned lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const unsigned mine = lane % kShare, group = lane / kShare;
-  const auto* from = reinterpret_cast<const uint4*>(x);
   auto* to = reinterpret_cast<uint4*>(y);
 
-  Vector v[kUnroll][kShare];
+  typename Vectors::Loaded loaded[kUnroll][kShare];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
     for (int k = 0; k < kShare; ++k) {
       const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
-      if (at < octets * kShare) v[u][k].all = from[at];
+      if (at < octets * kShare) loaded[u][k] = x.load(at);
     }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
@@ -117,27 +147,28 @@ __device__ inline void drop_tile(const T* x, T* y, unsigned octets, std::uint64_
 #pragma unroll
         for (std::uint32_t j = 0; j < kVectorSize<T>; ++j)
           keep[j] = triton_keep(mask, triton_word0(seed, own, part + j));
-        if (at < octets * kShare) to[at] = apply(v[u][k], keep, scale).all;
+        if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale).all;
       }
     } else {
       const Flags flags = keep_flags(mask, seed, octet);
       if constexpr (sizeof(T) == 2) {
         const unsigned at = u * blockDim.x + threadIdx.x;
-        if (at < octets) to[at] = apply(v[u][0], flags, scale).all;
+        if (at < octets) to[at] = apply(Vector{x.vector(loaded[u][0])}, flags, scale).all;
       } else {
         const std::uint32_t byte = to_byte(flags);
 #pragma unroll
         for (int k = 0; k < kShare; ++k) {
           const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
           const std::uint32_t keep = __shfl_sync(0xFFFFFFFFu, byte, lane - mine + k) >> (mine * kVectorSize<T>);
-          if (at < octets * kShare) to[at] = apply(v[u][k], keep, scale).all;
+          if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale).all;
         }
       }
     }
   }
 }
 
-/// `head` elements up to a multiple of 8, whole octets from 16-byte aligned memory on, `tail` elements.
+/// `head` elements up to a position that is a multiple of 8, whole octets from 16-byte aligned memory on (of y alone
+/// for a shifted x), `tail` elements.
 template <typename T>
 struct FlatArgs {
   const T* x;
@@ -146,12 +177,12 @@ struct FlatArgs {
   std::uint64_t first_index;
   DeviceMask mask;
   ArithmeticType<T> scale;
-  std::uint8_t head, tail;  // fewer than 8
+  std::uint8_t head, tail;  // fewer than 8; shifted: than 16
   bool copy;
   bool small;  // the next kernel may start beside this one
 };
 
-template <typename T, int kUnroll, bool kTriton>
+template <typename T, int kUnroll, bool kTriton, typename Vectors>
 __global__ void dropout_flat_kernel(FlatArgs<T> args) {
   if (args.small) let_later_work_start();
   wait_for_earlier_work();
@@ -159,7 +190,7 @@ __global__ void dropout_flat_kernel(FlatArgs<T> args) {
   const std::int64_t start = tile * blockIdx.x, rest = args.octets - start, at = args.head + 8 * start;
   const Scale<T> scale = {args.scale, args.copy};
   const std::uint64_t seed = seed_of(args.mask);
-  drop_tile<T, kUnroll, kTriton>(args.x + at, args.y + at, static_cast<unsigned>(rest < tile ? rest : tile),
+  drop_tile<T, kUnroll, kTriton>(Vectors{args.x + at}, args.y + at, static_cast<unsigned>(rest < tile ? rest : tile),
                                  ((args.first_index + args.head) >> 3) + start, args.mask, seed, scale);
   if ((args.head | args.tail) != 0 && blockIdx.x == 0 && threadIdx.x < args.head + args.tail) {
     const unsigned t = threadIdx.x;

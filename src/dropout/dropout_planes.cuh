@@ -68,6 +68,43 @@ __global__ void __launch_bounds__(kStridedThreads)
   }
 }
 
+/// 16-bit elements, memory of x and y along, everything in eights: a thread takes eight octets of positions across,
+/// side by side along, as eight vectors. `lanes` of them lie along in a block.
+template <typename T>
+__global__ void __launch_bounds__(kStridedThreads)
+    dropout_octet_columns_kernel(Plane plane, DropElement<T> f, DeviceMask mask, int lanes) {
+  const std::uint64_t seed = seed_of(mask);
+  for (std::int64_t tile = blockIdx.x; tile < plane.tiles; tile += gridDim.x) {
+    const std::int64_t tile_row = divide(tile, plane.tiles_along), outer = divide(tile_row, plane.tiles_across);
+    const Place<2> place = locate<2>(plane.outer, outer, plane.outer.rank);
+    const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), row = static_cast<int>(threadIdx.x) / lanes;
+    const std::int64_t a = ((tile - tile_row * plane.tiles_along) * lanes + lane) * 8;
+    const std::int64_t b =
+        ((tile_row - outer * plane.tiles_across) * (kStridedThreads / static_cast<unsigned>(lanes)) + row) * 8;
+    if (a >= plane.along || b >= plane.across) continue;
+    const T* x = f.x + place.at[0] + a + b * plane.across_stride[0];
+    T* y = f.y + place.at[1] + a + b * plane.across_stride[1];
+    Vector v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = load_vector(x + j * plane.across_stride[0]);
+    std::uint64_t index = place.index + plane.along_index * static_cast<std::uint64_t>(a) + b;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const Flags low = keep_flags(mask, seed, index >> 3);
+      const Flags high = keep_flags(mask, seed, (index + plane.along_index) >> 3);
+      index += 2 * plane.along_index;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float2 value = unpack2<T>(v[j].word[w]);
+        if (!f.scale.copy) v[j].word[w] = pack2<T>(make_float2(value.x * f.scale.value, value.y * f.scale.value));
+        v[j].word[w] &= spread_flag_of_each(low.word[j / 2], high.word[j / 2], j % 2 != 0);
+      }
+    }
+#pragma unroll  // by name: of an assignment the compiler makes four stores here
+    for (int j = 0; j < 8; ++j) __stwb(reinterpret_cast<uint4*>(y + j * plane.across_stride[1]), v[j].all);
+  }
+}
+
 inline constexpr int kTile = 64;
 
 /// Memory of one operand (the crossed one) runs along, memory of the other across: a transpose through shared memory,
