@@ -292,7 +292,7 @@ def weak_scaling(device: str, size: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50, help="training steps")
-    parser.add_argument("--size", type=int, default=28 if torch.cuda.is_available() else 20, help="log2 of elements")
+    parser.add_argument("--size", type=int, default=30 if torch.cuda.is_available() else 20, help="log2 of elements")
     parser.add_argument("--parts", default="masks,training,sketch,scaling")
     arguments = parser.parse_args()
     parts = arguments.parts.split(",")

@@ -131,6 +131,7 @@ def table(title, make, functions, calls, repeats):
     totals = {n: [] for n in names}
     for size in SIZES:
         x = torch.randn(size, device=DEVICE)
+        x[x == 0] = 1  # a kept element is told from a dropped one by not being 0
         keep = (torch.rand(size, device=DEVICE) > P).int()
         loops = {}
         for name, function in functions.items():

@@ -20,7 +20,13 @@ def test_is_a_matrix(device, options, dtype):
     y = mt.project(x, 16, seed=3, stream=2, **options)
     assert y.shape == (2, 3, 16) and y.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(y.double(), x.double() @ matrix, rtol=tolerance, atol=tolerance)
+    expected = x.double() @ matrix
+    if device == "cuda" and options.get("density") == 1 and dtype in (torch.float16, torch.bfloat16):
+        # Fixed point of 16 bits there (docs/projections.md): 2^-16 of the largest element is what each may lose.
+        lost = 2**-16 * x.double().abs().amax(-1, keepdim=True) * matrix.abs().sum(0)
+        assert ((y.double() - expected).abs() <= lost + 1e-6).all()
+    else:
+        torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
     if options["kind"] == "sjlt":
         assert ((matrix != 0).sum(1) == 4).all() and torch.allclose(
             matrix.norm(dim=1), torch.ones(70).double().to(device)
