@@ -31,21 +31,24 @@ using V16 = hn::Vec<D16>;
 using V32 = hn::Vec<D32>;
 using VF = hn::Vec<DF>;
 
-/// Product in float32. A bfloat16 NaN times the scale is quiet and has no low bits that rounding could carry.
-HWY_INLINE V32 scale_rounded_bf16(V32 bits, VF scale) {
-  const D32 d;
-  const V32 product = hn::BitCast(d, hn::Mul(hn::BitCast(DF(), bits), scale));
-  const V32 odd = hn::And(hn::ShiftRight<16>(product), hn::Set(d, 1u));
-  return hn::Add(hn::Add(product, hn::Set(d, 0x7FFFu)), odd);
-}
-
-/// bfloat16: round(x * scale).
+/// bfloat16: round(x * scale). The products' upper halves are the result, one more where the lower half is above
+/// 0x8000, or equal to it beside an odd upper half. A bfloat16 NaN times the scale is quiet and its lower half is 0.
 HWY_INLINE V16 scale_as(BFloat16, V16 x, VF scale) {
+  const D16 d16;
   const D32 d;
-  const V32 pairs = hn::BitCast(d, x), high = hn::Set(d, 0xFFFF0000u);
-  const V32 even = scale_rounded_bf16(hn::ShiftLeft<16>(pairs), scale);
-  const V32 odd = scale_rounded_bf16(hn::And(pairs, high), scale);
-  return hn::BitCast(D16(), hn::Or(hn::ShiftRight<16>(even), hn::And(odd, high)));
+  const V32 pairs = hn::BitCast(d, x);
+  const V32 even = hn::BitCast(d, hn::Mul(hn::BitCast(DF(), hn::ShiftLeft<16>(pairs)), scale));
+  const V32 odd = hn::BitCast(d, hn::Mul(hn::BitCast(DF(), hn::And(pairs, hn::Set(d, 0xFFFF0000u))), scale));
+  const V16 upper = hn::OddEven(hn::BitCast(d16, odd), hn::BitCast(d16, hn::ShiftRight<16>(even)));
+  const V16 lower = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
+  const V16 rest = hn::Or(lower, hn::And(upper, hn::Set(d16, std::uint16_t{1})));
+#if HWY_TARGET == HWY_AVX3
+  const __m512i one = _mm512_set1_epi16(-1);
+  return V16{
+      _mm512_mask_sub_epi16(upper.raw, _mm512_cmpgt_epu16_mask(rest.raw, _mm512_set1_epi16(-32768)), upper.raw, one)};
+#else
+  return hn::Add(upper, hn::ShiftRight<15>(hn::SaturatedSub(rest, hn::Set(d16, std::uint16_t{1}))));
+#endif
 }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // F16C: exact, to nearest even, NaN quiet

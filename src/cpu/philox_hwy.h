@@ -53,6 +53,25 @@ struct RoundKeys {
 
 HWY_INLINE RoundKeys round_keys(Words2 key) { return {cpu::KeySchedule(std::uint64_t{key.w[1]} << 32 | key.w[0])}; }
 
+/// The same for long loops: broadcast once, and read from memory where registers are few.
+class BroadcastKeys {
+ public:
+  /// `last` is added to both keys of the last round, by xor.
+  HWY_INLINE BroadcastKeys(const cpu::KeySchedule& schedule, std::uint64_t last) {
+    const D64 d;
+    for (int r = 0; r < 10; ++r) {
+      const std::uint64_t more = r == 9 ? last : 0;
+      hn::Store(hn::Set(d, schedule.k0[r] ^ more), d, keys_[0][r]);
+      hn::Store(hn::Set(d, schedule.k1[r] ^ more), d, keys_[1][r]);
+    }
+  }
+  HWY_INLINE V64 k0(int round) const { return hn::Load(D64(), keys_[0][round]); }
+  HWY_INLINE V64 k1(int round) const { return hn::Load(D64(), keys_[1][round]); }
+
+ private:
+  HWY_ALIGN std::uint64_t keys_[2][10][kCalls];
+};
+
 HWY_INLINE V64 xor3(V64 a, V64 b, V64 c) { return hn::Xor(a, hn::Xor(b, c)); }
 
 /// The 64-bit product of the low halves.
@@ -66,21 +85,31 @@ struct Counters {
   V64 c0, c1, c2, c3;
 };
 
-/// Rounds First ... Last - 1.
-template <int First, int Last>
-HWY_INLINE void philox_rounds(Counters& c, const RoundKeys& keys) {
+/// Rounds First ... Last - 1 of N vectors of calls, side by side.
+template <int First, int Last, std::size_t N, class Keys>
+HWY_INLINE void philox_rounds(Counters (&c)[N], const Keys& keys) {
   const D64 d;
   const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1);
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 10
 #endif
   for (int r = First; r < Last; ++r) {
-    const V64 a = mul_low(m0, c.c0), b = mul_low(m1, c.c2);
-    c.c0 = xor3(hn::ShiftRight<32>(b), c.c1, keys.k0(r));
-    c.c1 = b;
-    c.c2 = xor3(hn::ShiftRight<32>(a), c.c3, keys.k1(r));
-    c.c3 = a;
+    for (Counters& one : c) {
+      const V64 a = mul_low(m0, one.c0), b = mul_low(m1, one.c2);
+      one.c0 = xor3(hn::ShiftRight<32>(b), one.c1, keys.k0(r));
+      one.c1 = b;
+      one.c2 = xor3(hn::ShiftRight<32>(a), one.c3, keys.k1(r));
+      one.c3 = a;
+    }
   }
+}
+
+/// The same of one vector.
+template <int First, int Last, class Keys>
+HWY_INLINE void philox_rounds(Counters& c, const Keys& keys) {
+  Counters one[1] = {c};
+  philox_rounds<First, Last>(one, keys);
+  c = one[0];
 }
 
 /// The halves of each lane swapped.
@@ -91,12 +120,21 @@ HWY_INLINE V64 swap_words(V64 v) {
 }
 
 /// The last round with its output assembled: words 0 and 1 of each call in one lane (w1 << 32 | w0), words 2 and 3 too.
-HWY_INLINE void philox_last_round(const Counters& c, const RoundKeys& keys, V64& w01, V64& w23) {
+template <class Keys>
+HWY_INLINE void philox_last_round(const Counters& c, const Keys& keys, V64& w01, V64& w23) {
   const D64 d;
-  const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1), low = hn::Set(d, 0xFFFFFFFFu);
+  const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1);
   const V64 a = mul_low(m0, c.c0), b = mul_low(m1, c.c2);
+#if HWY_TARGET == HWY_AVX3  // one instruction where the generic form has two
+  constexpr __mmask16 kLowHalves = 0x5555;
+  constexpr int kXor3 = 0x96;
+  w01 = V64{_mm512_mask_ternarylogic_epi32(swap_words(b).raw, kLowHalves, c.c1.raw, keys.k0(9).raw, kXor3)};
+  w23 = V64{_mm512_mask_ternarylogic_epi32(swap_words(a).raw, kLowHalves, c.c3.raw, keys.k1(9).raw, kXor3)};
+#else
+  const V64 low = hn::Set(d, 0xFFFFFFFFu);
   w01 = xor3(swap_words(b), hn::And(c.c1, low), keys.k0(9));
   w23 = xor3(swap_words(a), hn::And(c.c3, low), keys.k1(9));
+#endif
 }
 
 /// All ten rounds. Interleave several calls for throughput where the registers allow it.

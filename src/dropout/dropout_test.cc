@@ -102,25 +102,34 @@ TEST(Dropout, ThreadsDoNotMatter) {
 
 TEST(Dropout, LargeOutputsThatBypassTheCachesAreTheSame) {
   const std::size_t bytes = std::size_t{17} << 20;
+  const std::vector<char> x = cases::random_memory(bytes + 64, 7);
   for (DType dtype : kFloats)
     for (std::size_t shift : {std::size_t{0}, std::size_t{1}, std::size_t{5}}) {
       const std::size_t item = dtype_size(dtype);
       const auto n = static_cast<std::int64_t>(bytes / item) - 3;
-      const std::vector<char> x = cases::random_memory(bytes + 64, 7);
-      std::vector<char> whole = cases::random_memory(bytes + 128, 8), parts = whole;
       DropoutOptions options;
       options.first_index = 11 * shift;
+      if (shift == 1) options.first_index = (std::uint64_t{1} << 35) - 1000003;  // the block number's low half wraps
+      Execution execution;
+      execution.threads = 2;
       const auto part = [&](char* y, std::int64_t at, std::int64_t count) {
-        options.first_index += static_cast<std::uint64_t>(at);
+        DropoutOptions of_part = options;
+        of_part.first_index += static_cast<std::uint64_t>(at);
         dropout(
             contiguous_view(static_cast<const void*>(x.data() + static_cast<std::size_t>(at) * item), dtype, {count}),
             contiguous_view(static_cast<void*>(y + (static_cast<std::size_t>(at) + shift) * item), dtype, {count}),
-            options);
-        options.first_index -= static_cast<std::uint64_t>(at);
+            of_part, execution);
       };
-      part(whole.data(), 0, n);
+      std::vector<char> parts = cases::random_memory(bytes + 128, 8);
       for (std::int64_t at = 0; at < n; at += 1000003) part(parts.data(), at, std::min<std::int64_t>(1000003, n - at));
-      ASSERT_TRUE(whole == parts) << dtype_name(dtype) << ", " << shift << " elements past alignment";
+      for (Isa isa : instruction_sets()) {
+        if (isa == Isa::kScalar) continue;
+        execution.isa = isa;
+        std::vector<char> whole = cases::random_memory(bytes + 128, 8);
+        part(whole.data(), 0, n);
+        ASSERT_TRUE(whole == parts) << dtype_name(dtype) << ", " << isa_name(isa) << ", " << shift
+                                    << " elements past alignment";
+      }
     }
 }
 
