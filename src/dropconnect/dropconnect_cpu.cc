@@ -32,18 +32,37 @@ inline constexpr std::int64_t kBlock = 128;  // inputs of one Philox call
 
 #if HWY_TARGET == HWY_AVX3
 
-/// acc + x * w where the bits of `bits`, from bit `first` on, are set, else acc; w from memory.
+/// acc + x * w where the bits of `bits`, from bit `first` on, are set, else acc.
 template <typename D>
-HWY_INLINE hn::Vec<D> masked_mul_add(D, hn::Vec<D> x, const hn::TFromD<D>* w, hn::Vec<D> acc, const std::uint64_t* bits,
+HWY_INLINE hn::Vec<D> masked_mul_add(D, hn::Vec<D> x, hn::Vec<D> w, hn::Vec<D> acc, const std::uint64_t* bits,
                                      int first) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(bits) + (first / 8 ^ 4);
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
     std::uint16_t mask;
     std::memcpy(&mask, bytes, sizeof mask);
-    return hn::Vec<D>{_mm512_mask3_fmadd_ps(x.raw, _mm512_load_ps(w), acc.raw, mask)};
+    return hn::Vec<D>{_mm512_mask3_fmadd_ps(x.raw, w.raw, acc.raw, mask)};
   } else {
-    return hn::Vec<D>{_mm512_mask3_fmadd_pd(x.raw, _mm512_load_pd(w), acc.raw, *bytes)};
+    return hn::Vec<D>{_mm512_mask3_fmadd_pd(x.raw, w.raw, acc.raw, *bytes)};
   }
+}
+
+/// Lane 4 i + j: the sum of the lanes of v[i][j]. A third of the instructions of 16 sums one by one.
+template <typename V>
+HWY_INLINE __m512 sums_of_lanes(const V (&v)[4][4]) {
+  __m512 row[4];  // of v[i][0 ... 3] over the lanes of each quarter
+  for (int i = 0; i < 4; ++i) {
+    const auto pair = [&](int j) {
+      const __m512 a = v[i][j].raw, b = v[i][j + 1].raw;
+      return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    };
+    const __m512d a = pair(0), b = pair(2);
+    row[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto halves = [](__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  };
+  const __m512 a = halves(row[0], row[1]), b = halves(row[2], row[3]);
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
 }
 
 #elif HWY_TARGET == HWY_AVX2
@@ -140,7 +159,7 @@ inline constexpr int kTileOutputs = kGroupCalls, kMicroOutputs = 4;
 inline constexpr int kMicroRows = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 inline constexpr std::int64_t kTileRows = 32, kChunkBlocks = 8;
 
-/// sums[m][n] += x[m] . (w[n] * bits) for kMicroRows rows and kMicroOutputs outputs over `blocks` blocks.
+/// sums[m][n] = x[m] . (w[n] * bits) for kMicroRows rows and kMicroOutputs outputs over `blocks` blocks.
 template <typename S>
 HWY_INLINE void forward_micro(Panel<S> x, Panel<S> w, const GroupBits* bits, std::int64_t blocks, int n,
                               S (&sums)[kMicroRows][kMicroOutputs]) {
@@ -158,13 +177,15 @@ HWY_INLINE void forward_micro(Panel<S> x, Panel<S> w, const GroupBits* bits, std
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 32
 #endif
-    for (int k = 0; k < kBlock; k += kLanes)
+    for (int k = 0; k < kBlock; k += kLanes) {
+      V wv[kMicroOutputs];
+      for (int j = 0; j < kMicroOutputs; ++j) wv[j] = hn::Load(d, wb + j * w.pitch + k);
       for (int i = 0; i < kMicroRows; ++i) {
         const V xv = hn::Load(d, xb + i * x.pitch + k);
         for (int j = 0; j < kMicroOutputs; ++j)
-          acc[i][j] = masked_mul_add(d, xv, wb + j * w.pitch + k, acc[i][j],
-                                     &bits[i * kChunkBlocks + b].word[k / 64][n + j], k % 64);
+          acc[i][j] = masked_mul_add(d, xv, wv[j], acc[i][j], &bits[i * kChunkBlocks + b].word[k / 64][n + j], k % 64);
       }
+    }
 #else  // few registers: one mask word at a time
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 1
@@ -181,8 +202,15 @@ HWY_INLINE void forward_micro(Panel<S> x, Panel<S> w, const GroupBits* bits, std
         }
 #endif
   }
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<S, float>) {
+    static_assert(kMicroRows == 4 && kMicroOutputs == 4);
+    _mm512_storeu_ps(&sums[0][0], sums_of_lanes(acc));
+    return;
+  }
+#endif
   for (int i = 0; i < kMicroRows; ++i)
-    for (int j = 0; j < kMicroOutputs; ++j) sums[i][j] += hn::GetLane(hn::SumOfLanes(d, acc[i][j]));
+    for (int j = 0; j < kMicroOutputs; ++j) sums[i][j] = hn::GetLane(hn::SumOfLanes(d, acc[i][j]));
 }
 
 template <typename T>
@@ -231,16 +259,19 @@ void forward_tiles(const DropconnectArgs& args, std::int64_t begin, std::int64_t
                     x_panel.data() + i * count * kBlock);
           x = {x_panel.data(), count * kBlock};
         }
+        Pairs pairs[kMicroRows];
         for (std::int64_t i = 0; i < micro_rows; ++i) {
           const std::int64_t row = r0 + r + i;
           const std::uint32_t sample = args.mask.sample(row / shape.rows, row % shape.rows);
-          const Pairs pairs = make_pairs(plan, sample, static_cast<std::uint32_t>(n0));
-          for (std::int64_t b = 0; b < count; ++b)
-            keep_bits(plan, pairs, parts.data() + b * kMaxPlanes, bits[static_cast<std::size_t>(i * kChunkBlocks + b)]);
+          pairs[i] = make_pairs(plan, sample, static_cast<std::uint32_t>(n0));
         }
+        static_assert(kMicroRows <= kRowsTogether);
+        for (std::int64_t b = 0; b < count; ++b)
+          keep_bits(plan, pairs, static_cast<int>(micro_rows), parts.data() + b * kMaxPlanes, bits.data() + b,
+                    static_cast<int>(kChunkBlocks));
         for (int n = 0; n < kTileOutputs; n += kMicroOutputs) {
           if (n >= tile_outputs) break;
-          S micro[kMicroRows][kMicroOutputs] = {};
+          S micro[kMicroRows][kMicroOutputs];
           forward_micro<S>(x, {w.data + n * w.pitch, w.pitch}, bits.data(), count, n, micro);
           for (std::int64_t i = 0; i < micro_rows; ++i)
             for (int j = 0; j < kMicroOutputs; ++j) sums[r + i][n + j] += micro[i][j];
@@ -286,7 +317,8 @@ HWY_INLINE void gradient_micro(const S* v, const S* s, const GroupBits* bits, bo
 #if HWY_TARGET == HWY_AVX3
         for (int j = 0; j < kStep; ++j) {
           const int k = k0 + j * kLanes;
-          sums[i][j] = masked_mul_add(d, factor, v + b * kBlock + k, sums[i][j], words + k / 64 * kGroupCalls, k % 64);
+          sums[i][j] = masked_mul_add(d, factor, hn::Load(d, v + b * kBlock + k), sums[i][j],
+                                      words + k / 64 * kGroupCalls, k % 64);
         }
 #else
         constexpr int kPerWord = 32 / kLanes;
@@ -338,9 +370,13 @@ void gradient_tiles(const GradientArgs& g, std::int64_t begin, std::int64_t end)
                 a < count_a ? reference::to_sum(s_data[pass * g.s_pass + (a0 + a) * g.s_a + (b0 + b) * g.s_b]) : S{0};
         const int groups = g.a_is_row ? count_a : count_b;
         const std::int64_t row0 = g.a_is_row ? a0 : b0, n0 = g.a_is_row ? b0 : a0;
-        for (int i = 0; i < groups; ++i)
-          keep_bits(plan, make_pairs(plan, g.mask.sample(pass, row0 + i), static_cast<std::uint32_t>(n0)), parts,
-                    bits[static_cast<std::size_t>(i)]);
+        for (int i = 0; i < groups; i += kRowsTogether) {
+          Pairs pairs[kRowsTogether];
+          const int rows = std::min(groups - i, kRowsTogether);
+          for (int j = 0; j < rows; ++j)
+            pairs[j] = make_pairs(plan, g.mask.sample(pass, row0 + i + j), static_cast<std::uint32_t>(n0));
+          keep_bits(plan, pairs, rows, parts, bits.data() + i, 1);
+        }
         for (int a = 0; a < count_a; a += kMicroA)
           gradient_micro<S>(v.data(), s, bits.data(), g.a_is_row, a, count_b, acc.data());
       }

@@ -119,17 +119,10 @@ HWY_INLINE V64 all_lanes(const std::uint64_t& value) {
 #endif
 }
 
-/// One plane of N vectors of calls, interleaved: words 0, 1 and words 2, 3 of each call.
+/// Rounds four to ten of N vectors of calls, interleaved: words 0, 1 and words 2, 3 of each call.
 template <int N>
-HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const BlockPart& block, const RowPart& row,
-                      V64* w01, V64* w23) {
+HWY_INLINE void finish_rounds(const WordsPlan& plan, Counters (&c)[N], V64* w01, V64* w23) {
   const D64 d;
-  Counters c[N];
-  for (int v = 0; v < N; ++v) {
-    const V64 b3 = mul_low(hn::Set(d, kPhiloxM1), hn::Xor(pair[v].high, all_lanes(block.x2)));
-    c[v] = {hn::Xor(hn::ShiftRight<32>(b3), all_lanes(block.x0)), b3, hn::Xor(pair[v].low, all_lanes(row.x3)),
-            all_lanes(row.c3)};
-  }
   const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1);
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 10
@@ -149,6 +142,20 @@ HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const Block
   }
 }
 
+/// One plane of N vectors of calls of one row.
+template <int N>
+HWY_INLINE void plane(const WordsPlan& plan, const PairVector* pair, const BlockPart& block, const RowPart& row,
+                      V64* w01, V64* w23) {
+  const D64 d;
+  Counters c[N];
+  for (int v = 0; v < N; ++v) {
+    const V64 b3 = mul_low(hn::Set(d, kPhiloxM1), hn::Xor(pair[v].high, all_lanes(block.x2)));
+    c[v] = {hn::Xor(hn::ShiftRight<32>(b3), all_lanes(block.x0)), b3, hn::Xor(pair[v].low, all_lanes(row.x3)),
+            all_lanes(row.c3)};
+  }
+  finish_rounds<N>(plan, c, w01, w23);
+}
+
 /// Bits that are still open (equal to T so far) and, of the others, those that are kept.
 struct Decision {
   V64 open01, open23, keep01, keep23;
@@ -159,8 +166,8 @@ struct Decision {
       open01 = hn::And(open01, w01);
       open23 = hn::And(open23, w23);
     } else {  // a 1 bit keeps
-      keep01 = hn::Or(keep01, hn::And(open01, w01));
-      keep23 = hn::Or(keep23, hn::And(open23, w23));
+      keep01 = hn::OrAnd(keep01, open01, w01);
+      keep23 = hn::OrAnd(keep23, open23, w23);
       open01 = hn::AndNot(w01, open01);
       open23 = hn::AndNot(w23, open23);
     }
@@ -171,83 +178,143 @@ struct Decision {
   }
 };
 
+inline constexpr int kUnchecked = 8;     // planes before which a vector is hardly ever decided
+inline constexpr int kRowsTogether = 4;  // rows of a block whose calls are drawn together
+
 #if HWY_TARGET == HWY_AVX3
-/// After plane `first` about 6 of 16 calls have bits that are open: these go on in one vector, if they fit.
-HWY_INLINE void finish_together(const WordsPlan& plan, const Pairs& pairs, const BlockPart* parts, RowPart* rows,
-                                int first, int& made, int v0, Decision (&decision)[2]) {
-  const auto open_lanes = [](const Decision& d) {
-    return _mm512_test_epi64_mask(_mm512_or_si512(d.open01.raw, d.open23.raw), _mm512_set1_epi64(-1));
+/// Calls of several rows that have open bits, side by side. After eight planes they are about 25 of 64, and a quarter
+/// of these two planes later.
+class OpenCalls {
+ public:
+  void add(const Pairs& pairs, int vector, const Decision& decision, std::int64_t place) {
+    const V64 places = hn::Iota(D64(), static_cast<std::uint64_t>(place) + static_cast<std::uint64_t>(vector) * kCalls);
+    put(open_lanes(decision), {pairs.vector[vector].low, hn::Set(D64(), pairs.sample_low), places, decision});
+  }
+
+  /// Draws planes from `first` on until all is decided; the word of a call's place in `out` becomes whole.
+  void finish(const WordsPlan& plan, const BlockPart* parts, int first, std::uint64_t* out) {
+    for (int q = first; count_ > 0;) {
+      for (int i = 0; i < 2 && q < plan.planes; ++i, ++q) draw(plan, parts[q], (plan.threshold >> (31 - q) & 1u) != 0);
+      const int vectors = (count_ + 7) / 8, count = count_;
+      count_ = 0;
+      for (int v = 0; v < vectors; ++v) {
+        const Calls calls = get(v);
+        const auto lanes = static_cast<__mmask8>(count - 8 * v >= 8 ? 0xFF : (1 << (count - 8 * v)) - 1);
+        const __mmask8 open = q < plan.planes ? open_lanes(calls.decision) & lanes : __mmask8{0};
+        const auto done = static_cast<__mmask8>(lanes & ~open);
+        const Decision& d = calls.decision;  // equal so far and no 1 bit of T left: kept
+        _mm512_mask_i64scatter_epi64(out, done, calls.place.raw, hn::Or(d.keep01, d.open01).raw, 8);
+        _mm512_mask_i64scatter_epi64(out + kGroupCalls, done, calls.place.raw, hn::Or(d.keep23, d.open23).raw, 8);
+        put(open, calls);
+      }
+    }
+  }
+
+ private:
+  struct Calls {
+    V64 low, sample, place;
+    Decision decision;
   };
-  const __mmask8 a = open_lanes(decision[0]), b = open_lanes(decision[1]);
-  const int count_a = __builtin_popcount(a), count = count_a + __builtin_popcount(b);
-  if (count == 0 || count > 8) return;
-  const auto upper = static_cast<__mmask8>(0xFFu << count_a);  // where b's calls go
-  const auto join = [&](V64 of_a, V64 of_b) {
-    return V64{_mm512_mask_expand_epi64(_mm512_maskz_compress_epi64(a, of_a.raw), upper,
-                                        _mm512_maskz_compress_epi64(b, of_b.raw))};
-  };
-  const PairVector* two = pairs.vector + v0;
-  PairVector pair;
-  pair.low = join(two[0].low, two[1].low);
-  pair.high = hn::ShiftRight<32>(pair.low);
-  const V64 zero = hn::Zero(D64());
-  Decision rest = {join(decision[0].open01, decision[1].open01), join(decision[0].open23, decision[1].open23), zero,
-                   zero};
-  int q = first;
-  do {
-    if (q == made) rows[made++] = make_row_part(plan, parts[q], pairs.sample_low);
-    V64 w01, w23;
-    plane<1>(plan, &pair, parts[q], rows[q], &w01, &w23);
-    rest.add(w01, w23, (plan.threshold >> (31 - q) & 1u) != 0);
-  } while (++q < plan.planes && !rest.done());
-  const auto part_of_a = [&](V64 v) { return V64{_mm512_maskz_expand_epi64(a, v.raw)}; };
-  const auto part_of_b = [&](V64 v) {
-    return V64{_mm512_maskz_expand_epi64(b, _mm512_maskz_compress_epi64(upper, v.raw))};
-  };
-  const V64 keep01 = hn::Or(rest.keep01, rest.open01), keep23 = hn::Or(rest.keep23, rest.open23);
-  decision[0] = {zero, zero, hn::Or(decision[0].keep01, part_of_a(keep01)),
-                 hn::Or(decision[0].keep23, part_of_a(keep23))};
-  decision[1] = {zero, zero, hn::Or(decision[1].keep01, part_of_b(keep01)),
-                 hn::Or(decision[1].keep23, part_of_b(keep23))};
-}
+  static constexpr int kFields = 7;
+
+  static __mmask8 open_lanes(const Decision& d) {
+    const __m512i open = _mm512_or_si512(d.open01.raw, d.open23.raw);
+    return _mm512_test_epi64_mask(open, open);
+  }
+  HWY_INLINE Calls get(int v) const {
+    const auto field = [&](int f) { return V64{_mm512_load_si512(fields_[f] + 8 * v)}; };
+    return {field(0), field(1), field(2), {field(3), field(4), field(5), field(6)}};
+  }
+  HWY_INLINE void put(__mmask8 lanes, const Calls& c) {
+    const V64 values[kFields] = {
+        c.low, c.sample, c.place, c.decision.open01, c.decision.open23, c.decision.keep01, c.decision.keep23};
+    for (int f = 0; f < kFields; ++f)
+      _mm512_storeu_si512(fields_[f] + count_, _mm512_maskz_compress_epi64(lanes, values[f].raw));
+    count_ += __builtin_popcount(lanes);
+  }
+
+  template <int N>
+  HWY_INLINE void draw_vectors(const WordsPlan& plan, const BlockPart& block, bool one, int v0) {
+    const D64 d;
+    const V64 m0 = hn::Set(d, kPhiloxM0), m1 = hn::Set(d, kPhiloxM1), k1 = hn::Set(d, plan.k1 + 2 * kPhiloxW1);
+    Counters c[N];
+    for (int v = 0; v < N; ++v) {
+      const V64 low{_mm512_load_si512(fields_[0] + 8 * (v0 + v))}, sample{_mm512_load_si512(fields_[1] + 8 * (v0 + v))};
+      const V64 b3 = mul_low(m1, hn::Xor(hn::ShiftRight<32>(low), all_lanes(block.x2)));
+      const V64 a3 = mul_low(m0, hn::Xor(sample, hn::Set(d, block.c0)));
+      c[v] = {hn::Xor(hn::ShiftRight<32>(b3), all_lanes(block.x0)), b3, xor3(hn::ShiftRight<32>(a3), low, k1), a3};
+    }
+    V64 w01[N], w23[N];
+    finish_rounds<N>(plan, c, w01, w23);
+    for (int v = 0; v < N; ++v) {
+      Decision decision = get(v0 + v).decision;
+      decision.add(w01[v], w23[v], one);
+      const V64 values[] = {decision.open01, decision.open23, decision.keep01, decision.keep23};
+      for (int f = 0; f < 4; ++f) _mm512_store_si512(fields_[3 + f] + 8 * (v0 + v), values[f].raw);
+    }
+  }
+  HWY_INLINE void draw(const WordsPlan& plan, const BlockPart& block, bool one) {
+    for (int v = 0; 8 * v < count_; v += 4) {
+      switch ((count_ + 7) / 8 - v) {
+        case 1: draw_vectors<1>(plan, block, one, v); break;
+        case 2: draw_vectors<2>(plan, block, one, v); break;
+        case 3: draw_vectors<3>(plan, block, one, v); break;
+        default: draw_vectors<4>(plan, block, one, v);
+      }
+    }
+  }
+
+  alignas(64) std::uint64_t fields_[kFields][kRowsTogether * kGroupCalls + 8];
+  int count_ = 0;
+};
 #endif
 
-/// Keep bits of 16 outputs in the block of `parts`.
-HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs& pairs, const BlockPart* parts, GroupBits& out) {
+/// Keep bits of 16 outputs of up to kRowsTogether rows in the block of `parts`; those of row i go to out[i * stride].
+HWY_INLINE void keep_bits(const WordsPlan& plan, const Pairs* pairs, int count, const BlockPart* parts, GroupBits* out,
+                          int stride) {
   const D64 d;
   constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // vectors interleaved, as the registers allow
   static_assert(kVectors % kTogether == 0);
-  constexpr int kUnchecked = 8;  // planes before which a vector is hardly ever decided
-  RowPart rows[kMaxPlanes];
   const int first = plan.planes < kUnchecked ? plan.planes : kUnchecked;
-  for (int q = 0; q < first; ++q) rows[q] = make_row_part(plan, parts[q], pairs.sample_low);
-  int made = first;
-  for (int v0 = 0; v0 < kVectors; v0 += kTogether) {
-    Decision decision[kTogether];
-    const V64 ones = hn::Set(d, ~std::uint64_t{0}), zero = hn::Zero(d);
-    for (int v = 0; v < kTogether; ++v) decision[v] = {ones, ones, zero, zero};
-    for (int q = 0; q < first; ++q) {
-      V64 w01[kTogether], w23[kTogether];
-      plane<kTogether>(plan, pairs.vector + v0, parts[q], rows[q], w01, w23);
-      const bool one = (plan.threshold >> (31 - q) & 1u) != 0;
-      for (int v = 0; v < kTogether; ++v) decision[v].add(w01[v], w23[v], one);
-    }
 #if HWY_TARGET == HWY_AVX3
-    if (plan.planes > first) finish_together(plan, pairs, parts, rows, first, made, v0, decision);
+  OpenCalls open;
 #endif
-    for (int v = 0; v < kTogether; ++v) {
-      for (int q = first; q < plan.planes && !decision[v].done(); ++q) {
-        if (q == made) rows[made++] = make_row_part(plan, parts[q], pairs.sample_low);
-        V64 w01, w23;
-        plane<1>(plan, pairs.vector + v0 + v, parts[q], rows[q], &w01, &w23);
-        decision[v].add(w01, w23, (plan.threshold >> (31 - q) & 1u) != 0);
+  for (int i = 0; i < count; ++i) {
+    RowPart rows[kMaxPlanes];
+    for (int q = 0; q < first; ++q) rows[q] = make_row_part(plan, parts[q], pairs[i].sample_low);
+    [[maybe_unused]] int made = first;
+    GroupBits& to = out[i * stride];
+    for (int v0 = 0; v0 < kVectors; v0 += kTogether) {
+      Decision decision[kTogether];
+      const V64 ones = hn::Set(d, ~std::uint64_t{0}), zero = hn::Zero(d);
+      for (int v = 0; v < kTogether; ++v) decision[v] = {ones, ones, zero, zero};
+      for (int q = 0; q < first; ++q) {
+        V64 w01[kTogether], w23[kTogether];
+        plane<kTogether>(plan, pairs[i].vector + v0, parts[q], rows[q], w01, w23);
+        const bool one = (plan.threshold >> (31 - q) & 1u) != 0;
+        for (int v = 0; v < kTogether; ++v) decision[v].add(w01[v], w23[v], one);
       }
-      // Equal so far and no 1 bit of T left: kept.
-      const std::size_t at = static_cast<std::size_t>(v0 + v) * kCalls;
-      hn::Store(hn::Or(decision[v].keep01, decision[v].open01), d, out.word[0] + at);
-      hn::Store(hn::Or(decision[v].keep23, decision[v].open23), d, out.word[1] + at);
+      for (int v = 0; v < kTogether; ++v) {
+#if HWY_TARGET == HWY_AVX3
+        if (plan.planes > first) open.add(pairs[i], v0 + v, decision[v], std::int64_t{i} * stride * 2 * kGroupCalls);
+#else
+        for (int q = first; q < plan.planes && !decision[v].done(); ++q) {
+          if (q == made) rows[made++] = make_row_part(plan, parts[q], pairs[i].sample_low);
+          V64 w01, w23;
+          plane<1>(plan, pairs[i].vector + v0 + v, parts[q], rows[q], &w01, &w23);
+          decision[v].add(w01, w23, (plan.threshold >> (31 - q) & 1u) != 0);
+        }
+#endif
+        // Equal so far and no 1 bit of T left: kept.
+        const std::size_t at = static_cast<std::size_t>(v0 + v) * kCalls;
+        hn::Store(hn::Or(decision[v].keep01, decision[v].open01), d, to.word[0] + at);
+        hn::Store(hn::Or(decision[v].keep23, decision[v].open23), d, to.word[1] + at);
+      }
     }
   }
+#if HWY_TARGET == HWY_AVX3
+  open.finish(plan, parts, first, out->word[0]);
+#endif
 }
 
 #endif  // a target with vectors
