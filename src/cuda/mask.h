@@ -7,6 +7,7 @@
 
 #include "common/dropout_mask.h"
 #include "cuda/philox.h"
+#include "cuda/triton.h"
 
 namespace maskless::cuda {
 
@@ -114,25 +115,9 @@ __device__ inline std::uint32_t to_byte(const Flags& flags) {
 }
 
 /// Triton layout: is the element with this word 0 kept? The folded word is below t iff the word, as a signed number, is
-/// in [-t, t), 0 < t <= 2^31.
-__device__ inline bool triton_keep(const DeviceMask& mask, std::uint32_t word) {
-  return word + mask.low > 2 * mask.low - 1;
-}
-
-/// Triton layout: word 0 of the Philox call of position 8 * block + j. Counter words 2 and 3 are 0 and only word 0 is
-/// wanted, so of the 20 products 16 remain: one of rounds 1 and 2 (many j share another), and a half of three at the
-/// end.
-__device__ inline std::uint32_t triton_word0(std::uint64_t seed, std::uint64_t block, std::uint32_t j) {
-  Words2 k = philox_key(seed);
-  std::uint32_t high, low;
-  multiply_wide(kPhiloxM0, static_cast<std::uint32_t>(block << 3) | j, high, low);
-  Words4 c = {{static_cast<std::uint32_t>(block >> 29) ^ k.w[0], 0, high ^ k.w[1], low}};
-  k.w[0] += kPhiloxW0;
-  k.w[1] += kPhiloxW1;
-#pragma unroll
-  for (int round = 2; round <= 8; ++round) philox_round(c, k);
-  const std::uint32_t c1 = kPhiloxM1 * c.w[2], c2 = __umulhi(kPhiloxM0, c.w[0]) ^ c.w[3] ^ k.w[1];
-  return __umulhi(kPhiloxM1, c2) ^ c1 ^ (k.w[0] + kPhiloxW0);
+/// in [-t, t), 0 < t <= 2^31. `zero` is 0 (see triton_words).
+__device__ inline bool triton_keep(const DeviceMask& mask, std::uint32_t word, std::uint32_t zero = 0) {
+  return word * (1 + zero) + mask.low > 2 * mask.low - 1;
 }
 
 /// Decisions of positions 8 * block ... + 7 in either layout, as a byte. For kernels bound by their access pattern.
@@ -142,8 +127,11 @@ __device__ inline std::uint32_t keep_byte(const DeviceMask& mask, bool triton, s
   if (mask.low == 0) return 0xFFu;
   std::uint32_t byte = 0;
 #pragma unroll 1
-  for (std::uint32_t j = 0; j < 8; ++j)
-    byte |= static_cast<std::uint32_t>(triton_keep(mask, triton_word0(seed, block, j))) << j;
+  for (std::uint32_t j = 0; j < 8; ++j) {
+    std::uint32_t word[1];
+    triton_words(seed, block << 3 | j, 0, word);
+    byte |= static_cast<std::uint32_t>(triton_keep(mask, word[0])) << j;
+  }
   return byte;
 }
 

@@ -62,9 +62,19 @@ __device__ inline Vector apply(const Vector& x, std::uint32_t keep, Scale<double
   return y;
 }
 
+/// x, or 0 unless kept: by a product with `zero`, which is 0 (see triton_words), in the multiplier's pipe.
+__device__ inline float keep_or_zero(float x, bool keep, std::uint32_t zero) {
+  std::uint32_t bits = __float_as_uint(x);
+  asm("{ .reg .pred drop; setp.eq.u32 drop, %1, 0; @drop mul.lo.u32 %0, %0, %2; }"
+      : "+r"(bits)
+      : "r"(static_cast<std::uint32_t>(keep)), "r"(zero));
+  return __uint_as_float(bits);
+}
+
 /// Any elements, each with a decision of its own.
 template <typename T>
-__device__ inline Vector apply(const Vector& x, const bool (&keep)[kVectorSize<T>], Scale<T> scale) {
+__device__ inline Vector apply(const Vector& x, const bool (&keep)[kVectorSize<T>], Scale<T> scale,
+                               std::uint32_t zero) {
   Vector y = x;
   if constexpr (sizeof(T) == 2) {
 #pragma unroll
@@ -72,13 +82,15 @@ __device__ inline Vector apply(const Vector& x, const bool (&keep)[kVectorSize<T
       const float2 f = unpack2<T>(x.word[j]);
       y.word[j] = scale.copy
                       ? (keep[2 * j] ? x.word[j] & 0xFFFFu : 0u) | (keep[2 * j + 1] ? x.word[j] & 0xFFFF0000u : 0u)
-                      : pack2<T>(make_float2(keep[2 * j] ? f.x * scale.value : 0.0f,
-                                             keep[2 * j + 1] ? f.y * scale.value : 0.0f));
+                      : pack2<T>(make_float2(keep_or_zero(f.x * scale.value, keep[2 * j], zero),
+                                             keep_or_zero(f.y * scale.value, keep[2 * j + 1], zero)));
     }
-  } else {
-    T* element = reinterpret_cast<T*>(&y);
+  } else if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int j = 0; j < kVectorSize<T>; ++j) element[j] = keep[j] ? scale_element(element[j], scale) : T(0);
+    for (int j = 0; j < 4; ++j) y.f32[j] = keep_or_zero(scale_element(x.f32[j], scale), keep[j], zero);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) y.f64[j] = keep[j] ? scale_element(x.f64[j], scale) : 0.0;
   }
   return y;
 }
@@ -133,6 +145,10 @@ __device__ inline void drop_tile(const Vectors& x, T* y, unsigned octets, std::u
       const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
       if (at < octets * kShare) loaded[u][k] = x.load(at);
     }
+  // Of the Triton layout's long arithmetic the compiler would do much before it asks for the elements. It may not, as
+  // all depends on a zero that it cannot foresee.
+  [[maybe_unused]] std::uint32_t zero = 0;
+  if constexpr (kTriton) zero = static_cast<std::uint32_t>(__syncthreads_count(0));
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const std::uint64_t octet = first_octet + u * blockDim.x + warp * 32 + mine * (32 / kShare) + group;
@@ -141,13 +157,12 @@ __device__ inline void drop_tile(const Vectors& x, T* y, unsigned octets, std::u
 #pragma unroll
       for (int k = 0; k < kShare; ++k) {
         const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
-        const std::uint64_t own = first_octet + at / kShare;
-        const std::uint32_t part = (at % kShare) * kVectorSize<T>;
+        std::uint32_t word[kVectorSize<T>];
+        triton_words(seed, (first_octet + at / kShare) * 8 + at % kShare * kVectorSize<T>, zero, word);
         bool keep[kVectorSize<T>];
 #pragma unroll
-        for (std::uint32_t j = 0; j < kVectorSize<T>; ++j)
-          keep[j] = triton_keep(mask, triton_word0(seed, own, part + j));
-        if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale).all;
+        for (int j = 0; j < kVectorSize<T>; ++j) keep[j] = triton_keep(mask, word[j], zero);
+        if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale, zero).all;
       }
     } else {
       const Flags flags = keep_flags(mask, seed, octet);

@@ -3,6 +3,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/philox.h"
+#include "cuda/triton.h"
 #include "random/random_kernels.h"
 #include "random/random_reference.h"
 
@@ -37,8 +38,18 @@ __device__ Out draw(const RandomArgs& args, std::uint64_t seed, std::uint64_t in
 /// Elements 4 * quad ... + 3, from one Philox call where a draw is one word.
 template <typename Out>
 __device__ void draw_four(const RandomArgs& args, std::uint64_t seed, std::uint64_t first, Out (&out)[4]) {
-  if (args.kind == RandomKind::kUniformTriton || args.kind == RandomKind::kWideIntegers) {
+  if (args.kind == RandomKind::kWideIntegers) {
     for (unsigned i = 0; i < 4; ++i) out[i] = draw<Out>(args, seed, first + i);
+    return;
+  }
+  if (args.kind == RandomKind::kUniformTriton) {
+    std::uint32_t word[4];
+    triton_words(seed, first, 0, word);
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::uint32_t folded = (word[i] >> 31) != 0 ? ~word[i] : word[i];
+      out[i] = static_cast<Out>(__float_as_uint(triton_word_to_float(folded)));
+    }
     return;
   }
   const std::uint64_t block = first >> 2;
