@@ -5,7 +5,7 @@
 #     bench/dropconnect_gpu.sh [BUILD=build] [PYTHON=python3] [OUT=bench/results] [COMMIT]
 #                                  PARTS, "checks" or "bench" alone; TRITON_KERNEL, a checkout of the kernel to beat
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=$PWD/${1:-build} python=${2:-python3} out=${3:-bench/results}
 commit=${4:-$(git rev-parse --short HEAD)}
 parts=${PARTS:-checks bench}

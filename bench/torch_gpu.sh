@@ -5,7 +5,7 @@
 #                                                  PYTEST_ARGS, e.g. "-n 8"; PARTS, all or some of "latency model suite"
 # Latency is the host's: nothing else should run. The suite leaves out what starts process groups of its own on the CPU.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=${1:-build} python=${2:-python3} out=${3:-bench/results}
 commit=${4:-$(git rev-parse --short HEAD)}
 export PYTHONPATH=$PWD/$build/python:${PYTHONPATH:-}

@@ -150,8 +150,9 @@ TYPED_TEST(DropconnectTensorCores, EqualTheOtherKernels) {
 
 /// Short enough for compute-sanitizer: tensor cores, and the tiles that take their place.
 TYPED_TEST(DropconnectTensorCores, Reduced) {
-  for (Layer layer : {Layer{"odd", 261, 259, 500, 0, 0.5, 5, 6, 93}, Layer{"three planes", 261, 259, 500, 0, 0.125},
-                      Layer{"split sums", 49, 50, 13800, 0, 0.25}}) {
+  for (Layer layer :
+       {Layer{"odd", 261, 259, 500, 0, 0.5, 5, 6, 93}, Layer{"three planes", 261, 259, 500, 0, 0.125},
+        Layer{"split sums", 49, 50, 13800, 0, 0.25}, Layer{"hardly keeps", 261, 259, 500, 0, 1 - 0x1p-10}}) {
     Trial<TypeParam> trial(layer), special(layer);
     this->check(layer, trial);
     special.x.at(30, 133) = special.w.at(31, 134) = special.dy.at(32, 35) = this->rounded(std::nan(""));
