@@ -20,16 +20,28 @@ struct Halves {
   std::uint32_t word[4];
 };
 
+/// The keys of Philox's rounds, for a kernel's parameters: as operands from there they cost nothing.
+struct RoundKeys {
+  Words2 round[10];
+};
+
+MASKLESS_HOST_DEVICE inline RoundKeys round_keys(std::uint64_t seed) {
+  RoundKeys keys;
+  Words2 k = philox_key(seed);
+  for (int round = 0; round < 10; ++round) {
+    keys.round[round] = k;
+    k.w[0] += kPhiloxW0;
+    k.w[1] += kPhiloxW1;
+  }
+  return keys;
+}
+
+/// kGiven: the seed is in the kernel's parameters, and its keys too; else it may be in memory, and they are made.
+template <bool kGiven>
 class Decider {
  public:
-  __device__ explicit Decider(const DeviceMask& mask) : mask_(mask), seed_(uniform(seed_of(mask))) {
-    Words2 k = philox_key(seed_);
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      keys_[round] = k;
-      k.w[0] += kPhiloxW0;
-      k.w[1] += kPhiloxW1;
-    }
+  __device__ Decider(const DeviceMask& mask, const RoundKeys& keys)
+      : mask_(mask), seed_(kGiven ? mask.seed : uniform(seed_of(mask))), keys_(kGiven ? keys : round_keys(seed_)) {
     // Halves that tie with the threshold's become 0 or 0xFFFF, so that its low half is in no later comparison; a
     // threshold below 2^16 still drops those that became 0.
     least_ = mask.high == 0 ? 0x00010001u : mask.high;
@@ -48,7 +60,7 @@ class Decider {
         std::uint32_t a_high, a_low, b_high, b_low;
         multiply_wide(kPhiloxM0, c.w[0], a_high, a_low);
         multiply_wide(kPhiloxM1, c.w[2], b_high, b_low);
-        c = {{b_high ^ c.w[1] ^ keys_[round].w[0], b_low, a_high ^ c.w[3] ^ keys_[round].w[1], a_low}};
+        c = {{b_high ^ c.w[1] ^ keys_.round[round].w[0], b_low, a_high ^ c.w[3] ^ keys_.round[round].w[1], a_low}};
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -59,16 +71,16 @@ class Decider {
     if (has_zero_half(nearest[0]) || has_zero_half(nearest[1])) settle(octet, halves);
   }
 
-  /// kOneInstruction: by an instruction that compares both halves (sm_90). Not beside float16: ptxas of CUDA 13.0 has
-  /// been seen to let it overwrite 16-bit registers in use.
+  /// kOneInstruction: by an instruction that compares both halves (sm_90), beside which ptxas of CUDA 13.0 leaves three
+  /// that do nothing: sometimes faster, sometimes slower. Not beside float16: it has been seen to let it overwrite
+  /// 16-bit registers in use.
   template <bool kOneInstruction>
   __device__ KeptPair kept(std::uint32_t word) const {
     KeptPair pair;
     if constexpr (kOneInstruction) {
       __vibmax_u16x2(word, least_, &pair.second, &pair.first);
     } else {
-      const std::uint32_t least = least_ & 0xFFFF0000u;
-      pair = {word << 16 >= least, word >= least};
+      pair = {word << 16 >= least_ << 16, word >= (least_ & 0xFFFF0000u)};
     }
     return pair;
   }
@@ -103,7 +115,7 @@ class Decider {
 
   DeviceMask mask_;
   std::uint64_t seed_;
-  Words2 keys_[10];
+  RoundKeys keys_;
   std::uint32_t least_, minus_high_;
 };
 

@@ -128,6 +128,7 @@ struct FusedParameters {
   std::int64_t row_seed_stride;
   std::uint64_t first_index, row_index;
   ArithmeticType<T> scale;
+  RoundKeys keys;  // of the seed, if it is known here
 
   /// The octet that columns c ... c + 7 of row r are, c a multiple of 8.
   __device__ std::uint64_t octet(std::int64_t r, std::int64_t c) const {
@@ -144,7 +145,8 @@ FusedParameters<T> fused_parameters(const FusedArgs& args) {
           args.mask.row_seed_stride,
           args.first_index,
           args.row_index,
-          static_cast<ArithmeticType<T>>(args.scale)};
+          static_cast<ArithmeticType<T>>(args.scale),
+          round_keys(args.mask.seed)};
 }
 
 /// v * scale, not to be contracted into a sum: equal to the CPU's.
@@ -159,32 +161,46 @@ __device__ inline bool kept(const FusedParameters<T>& p, std::int64_t r, std::in
   return (to_byte(keep_flags(p.mask, seed, index >> 3)) >> (index & 7) & 1u) != 0;
 }
 
+/// What a kernel is compiled for: no dropout, a seed that is known at the launch, or one that may be in memory.
+enum class Drop { kNone, kGivenSeed, kAnySeed };
+
+/// Calls f with what to compile for as a std::integral_constant. 16-bit data alone leaves too little time to make keys.
+template <typename T, typename F>
+void visit_drop(const DropoutMask& mask, F&& f) {
+  if (mask.threshold == 0) return f(std::integral_constant<Drop, Drop::kNone>{});
+  if constexpr (sizeof(T) == 2) {
+    if (mask.seed_pointer == nullptr) return f(std::integral_constant<Drop, Drop::kGivenSeed>{});
+  }
+  f(std::integral_constant<Drop, Drop::kAnySeed>{});
+}
+
 /// Decisions of whole octets of rows. Without dropout there is nothing to know.
-template <bool kDrop>
-class Octets {
+template <Drop kDrop, bool kOneInstruction = false>
+class Octets : public Decider<kDrop == Drop::kGivenSeed> {
+ public:
+  template <typename T>
+  __device__ explicit Octets(const FusedParameters<T>& p) : Decider<kDrop == Drop::kGivenSeed>(p.mask, p.keys) {}
+  /// Leaves 0 where values are dropped.
+  template <typename T>
+  __device__ void drop(Values<T, 8>& values, const Halves& halves) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const KeptPair pair = this->template kept < kOneInstruction && !std::is_same_v < T, Float16 >> (halves.word[j]);
+      if (!pair.first) values.v[2 * j] = 0;
+      if (!pair.second) values.v[2 * j + 1] = 0;
+    }
+  }
+};
+
+template <bool kOneInstruction>
+class Octets<Drop::kNone, kOneInstruction> {
  public:
   template <typename T>
   __device__ explicit Octets(const FusedParameters<T>&) {}
   template <int kCount>
   __device__ void decide(const std::uint64_t (&)[kCount], Halves (&)[kCount]) const {}
-  /// Leaves 0 where values are dropped.
   template <typename T>
   __device__ void drop(Values<T, 8>&, const Halves&) const {}
-};
-template <>
-class Octets<true> : public Decider {
- public:
-  template <typename T>
-  __device__ explicit Octets(const FusedParameters<T>& p) : Decider(p.mask) {}
-  template <typename T>
-  __device__ void drop(Values<T, 8>& values, const Halves& halves) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const KeptPair pair = kept<!std::is_same_v<T, Float16>>(halves.word[j]);
-      if (!pair.first) values.v[2 * j] = 0;
-      if (!pair.second) values.v[2 * j + 1] = 0;
-    }
-  }
 };
 
 __device__ inline float exp2_fast(float v) {
@@ -347,6 +363,7 @@ __global__ void __launch_bounds__(kSumLanes* kSumRows)
     sum_groups_kernel(const ArithmeticType<T>* partial, std::int64_t groups, std::int64_t cols, int sums, T* out0,
                       T* out1, T* out2) {
   __shared__ ArithmeticType<T> shared[kSumRows][kSumLanes];
+  wait_for_earlier_work();
   const int lane = threadIdx.x % kSumLanes, part = threadIdx.x / kSumLanes;
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kSumLanes + lane;
   T* out = blockIdx.y == 0 ? out0 : blockIdx.y == 1 ? out1 : out2;
@@ -364,11 +381,12 @@ __global__ void __launch_bounds__(kSumLanes* kSumRows)
 }
 
 template <typename T>
-void sum_groups(const char* op, void* partial, std::int64_t groups, std::int64_t cols, int sums, void* out0, void* out1,
-                void* out2, void* stream) {
+void sum_groups(const char* op, Device device, void* partial, std::int64_t groups, std::int64_t cols, int sums,
+                void* out0, void* out1, void* out2, void* stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(cols, kSumLanes)), static_cast<unsigned>(sums));
-  launch(op, sum_groups_kernel<T>, grid, kSumLanes * kSumRows, stream, static_cast<const ArithmeticType<T>*>(partial),
-         groups, cols, sums, static_cast<T*>(out0), static_cast<T*>(out1), static_cast<T*>(out2));
+  launch_early<sum_groups_kernel<T>>(op, device, grid, kSumLanes * kSumRows, stream,
+                                     static_cast<const ArithmeticType<T>*>(partial), groups, cols, sums,
+                                     static_cast<T*>(out0), static_cast<T*>(out1), static_cast<T*>(out2));
 }
 
 }  // namespace maskless::cuda

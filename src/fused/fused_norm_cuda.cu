@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == kForwardThreads / 2 && s
     x[q] = load_columns<T, 8>(from + column(q));
     if (p.residual != nullptr) residual[q] = load_columns<T, 8>(other + column(q));
   }
-  const Octets<kDrop> octets(p.matrix);
+  const Octets<kDrop ? Drop::kAnySeed : Drop::kNone, true> octets(p.matrix);
   std::uint64_t octet[kOctets];
   octet[0] = p.matrix.octet(r, row.thread * 8);
 #pragma unroll
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kBackwardThreads) norm_backward_kernel(NormBac
   extern __shared__ uint4 ring_memory[];  // [warp][stage][row][octet][dy, sum, dsum][part][lane]; in the end, sums
   uint4* const ring = ring_of_thread(ring_memory, kStages * kStage / 32);
   const RowThreads row(threads);
-  const Octets<kDrop> octets(p.matrix);
+  const Octets<kDrop ? Drop::kAnySeed : Drop::kNone, true> octets(p.matrix);
   const int cols = static_cast<int>(p.matrix.cols);
   const auto column = [&](int q) { return (q * threads + row.thread) * 8; };
   Values<T, 8> dbias[kOctets] = {}, dweight[kOctets] = {}, dnorm_bias[kOctets] = {};
@@ -479,7 +479,7 @@ void norm(const char* op, const FusedNormArgs& args, void* stream) {
 }
 
 template <typename T>
-void norm_backward(const char* op, const FusedNormBackwardArgs& args, void* stream) {
+void norm_backward(const char* op, const FusedNormBackwardArgs& args, Device device, void* stream) {
   using A = ArithmeticType<T>;
   const bool sums = args.dbias != nullptr || args.dweight != nullptr || args.dnorm_bias != nullptr;
   A* const work = static_cast<A*>(args.workspace);
@@ -539,7 +539,8 @@ void norm_backward(const char* op, const FusedNormBackwardArgs& args, void* stre
     }
     launch(op, norm_gradients_kernel<T>, rows, kSlowThreads, stream, p, means);
   }
-  if (sums) sum_groups<T>(op, p.partial, groups, args.cols, 3, args.dbias, args.dweight, args.dnorm_bias, stream);
+  if (sums)
+    sum_groups<T>(op, device, p.partial, groups, args.cols, 3, args.dbias, args.dweight, args.dnorm_bias, stream);
 }
 
 }  // namespace
@@ -559,7 +560,8 @@ void fused_norm_backward(const FusedNormBackwardArgs& args, Device device, void*
   const char* op = "fused norm backward";
   few_rows(op, args.rows);
   DeviceGuard guard(op, device);
-  visit_floating(args.dtype, [&](auto type) { norm_backward<typename decltype(type)::type>(op, args, stream); });
+  visit_floating(args.dtype,
+                 [&](auto type) { norm_backward<typename decltype(type)::type>(op, args, device, stream); });
 }
 
 }  // namespace maskless::cuda
