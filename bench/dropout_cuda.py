@@ -117,6 +117,31 @@ def timed(runs: list[Run], graph: bool, replays: int = 15) -> float:
     return statistics.median(times) / len(runs)
 
 
+def timed_in_turns(variants: list[list[Run]], replays: int = 31) -> list[float]:
+    """Milliseconds a call of each variant, for ratios close to 1: each variant's runs are a CUDA graph, and the graphs
+    take turns, so that all see the same clocks, temperature and memory. Medians over replays."""
+    graphs = []
+    for runs in variants:
+        runs[0]()
+        torch.cuda.synchronize()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            for run in runs:
+                run()
+        graphs[-1].replay()
+    times: list[list[float]] = [[] for _ in variants]
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for replay in range(replays):
+        for i in range(len(variants)):
+            at = (i + replay) % len(variants)
+            start.record()
+            graphs[at].replay()
+            end.record()
+            end.synchronize()
+            times[at].append(start.elapsed_time(end))
+    return [statistics.median(t) / len(runs) for t, runs in zip(times, variants, strict=True)]
+
+
 class Bench:
     def __init__(self, library: Library) -> None:
         self.lib = library
@@ -417,16 +442,22 @@ class Bench:
                     ),
                 )
             )
+        sets *= max(1, round(0.5 / copy))  # for graphs of a millisecond and more
         for name, tensors, call in cases:
-            without, ratios, with_dropout = None, [], []
-            for _ in range(3):  # in turns, so that both see the same clocks
-                without = timed([lambda s=s, call=call: call(0.0, s) for s in sets], False, 11)
-                dropped = timed([lambda s=s, call=call: call(P, s) for s in sets], False, 11)
-                ratios.append(dropped / without)
-                with_dropout.append(dropped)
-            ms, moved = statistics.median(with_dropout), tensors * one
+            # Without dropout twice: the second shows how far equal things differ.
+            runs = [[lambda s=s, p=p, call=call: call(p, s) for s in sets] for p in (0.0, P, 0.0)]
+            first, ms, again = timed_in_turns(runs)
+            without, moved = (first + again) / 2, tensors * one
             self.add(
-                "fused", name, ms, moved, copy * tensors / 2, ratio_to_p0=round(statistics.median(ratios), 4), **tag
+                "fused",
+                name,
+                ms,
+                moved,
+                copy * tensors / 2,
+                ratio_to_p0=round(ms / without, 4),
+                p0_ms=round(without, 5),
+                noise=round(abs(again / first - 1), 4),
+                **tag,
             )
         del sets
         torch.cuda.empty_cache()
