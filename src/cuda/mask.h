@@ -129,7 +129,7 @@ __device__ inline std::uint32_t keep_byte(const DeviceMask& mask, bool triton, s
 #pragma unroll 1
   for (std::uint32_t j = 0; j < 8; ++j) {
     std::uint32_t word[1];
-    triton_words(seed, block << 3 | j, 0, word);
+    triton_words(seed, static_cast<std::uint32_t>(block >> 29), static_cast<std::uint32_t>(block << 3) | j, 0, word);
     byte |= static_cast<std::uint32_t>(triton_keep(mask, word[0])) << j;
   }
   return byte;

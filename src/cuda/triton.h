@@ -33,13 +33,12 @@ class DoubleProduct {
   std::uint32_t top_ = 0x43300000;  // of 2^52 + x, x < 2^32
 };
 
-/// Words 0 of positions first ... first + kCount - 1, which have their high 32 bits in common. `zero` is 0: one that
-/// the compiler cannot foresee keeps everything here behind what made it, and what is multiplied by 1 + zero in the
-/// multiplier's pipe. Of the 20 products of a call 15 remain, each of which keeps the ALU (exclusive ors, comparisons)
-/// waiting for one instruction on an H200: together they are the limit, so the fewer instructions for the ALU, the
-/// better.
+/// Words 0 of positions high << 32 | low, ... low + kCount - 1. `zero` is 0: one that the compiler cannot foresee keeps
+/// everything here behind what made it, and what is multiplied by 1 + zero in the multiplier's pipe. Of the 20 products
+/// of a call 15 remain, each of which keeps the ALU (exclusive ors, comparisons) waiting for one instruction on an
+/// H200: together they are the limit, so the fewer instructions for the ALU, the better.
 template <int kCount>
-__device__ inline void triton_words(std::uint64_t seed, std::uint64_t first, std::uint32_t zero,
+__device__ inline void triton_words(std::uint64_t seed, std::uint32_t high, std::uint32_t low, std::uint32_t zero,
                                     std::uint32_t (&word)[kCount]) {
   Words2 key[10];
   key[0] = philox_key(seed);
@@ -48,10 +47,9 @@ __device__ inline void triton_words(std::uint64_t seed, std::uint64_t first, std
     key[round] = {{key[round - 1].w[0] + kPhiloxW0, key[round - 1].w[1] + kPhiloxW1}};
 
   // Counter words 2 and 3 are 0, so that half of rounds 1 and 2 is the same for all.
-  std::uint32_t common_high, common_low, start_high, start_low;
-  multiply_wide(kPhiloxM0, static_cast<std::uint32_t>(first >> 32) ^ key[0].w[0], common_high, common_low);
-  multiply_wide(kPhiloxM0, static_cast<std::uint32_t>(first) + zero, start_high, start_low);
-  std::uint64_t product = std::uint64_t{start_high} << 32 | start_low;
+  const std::uint64_t common = std::uint64_t{kPhiloxM0} * (high ^ key[0].w[0]);
+  const auto common_high = static_cast<std::uint32_t>(common >> 32), common_low = static_cast<std::uint32_t>(common);
+  std::uint64_t product = std::uint64_t{kPhiloxM0} * (low + zero);
 #pragma unroll
   for (int i = 0; i < kCount; ++i, product += kPhiloxM0 + zero) {
     // The two words to be multiplied, and the low halves of the products that made them. `a` meets multiplier 0 in odd

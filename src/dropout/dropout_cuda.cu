@@ -12,10 +12,12 @@ namespace {
 // bytes a thread or larger blocks cost 1 to 3 %.
 template <typename T>
 constexpr unsigned kThreads = sizeof(T) == 8 ? 64 : 128;
-/// Octets (eight positions, one Philox call) a thread. Two for 16-bit elements of large tensors, and in the Triton
-/// layout, where elements share a part of their calls.
-template <typename T, bool kTriton>
-constexpr int kUnroll = sizeof(T) == 2 || (kTriton && sizeof(T) == 4) ? 2 : 1;
+/// Octets (eight positions, one Philox call) a thread, two for 16-bit elements of large tensors. In the Triton layout
+/// more: there what a thread does once is in the way of what it does for each element.
+template <typename T>
+constexpr int kUnroll = sizeof(T) == 2 ? 2 : 1;
+template <typename T>
+constexpr int kTritonUnroll = sizeof(T) == 8 ? 1 : 4;
 /// Of a row, each thread of which first has to find where it is.
 template <typename T>
 constexpr int kRowUnroll = sizeof(T) == 2   ? 4
@@ -80,9 +82,10 @@ bool flat(const char* op, const DropoutArgs& args, Device device, void* stream) 
                                                                                 flat);
     };
     constexpr std::integral_constant<int, 1> one;
-    constexpr std::integral_constant<int, kUnroll<T, triton.value>> many;
+    constexpr std::integral_constant<int, kUnroll<T>> few;
+    constexpr std::integral_constant<int, triton.value ? kTritonUnroll<T> : kUnroll<T>> many;
     if (shifted) {
-      run(many, Type<ShiftedVectors>{});
+      run(few, Type<ShiftedVectors>{});
     } else if (flat.octets < kManyOctets) {
       run(one, Type<AlignedVectors>{});
     } else {
@@ -107,7 +110,7 @@ void rows(const char* op, const DropoutArgs& args, void* stream) {
   const IndexSpace& space = args.space;
   const std::int64_t size = space.shape[space.rank - 1], octets = size / 8, count = space.size / size;
   visit_layout(args.mask.layout == Layout::kTriton, [&](auto triton) {
-    constexpr int kOctets = triton.value ? kUnroll<T, true> : kRowUnroll<T>;
+    constexpr int kOctets = triton.value ? kUnroll<T> : kRowUnroll<T>;
     const auto threads =
         static_cast<unsigned>(std::min<std::int64_t>(ceil_div(octets, 32 * kOctets) * 32, kThreads<T>));
     const std::int64_t planes = ceil_div(count, kMaxGridY);

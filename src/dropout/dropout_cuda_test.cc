@@ -159,6 +159,21 @@ TEST(DropoutCuda, EqualsTheOracleAcrossTiles) {
       ASSERT_EQ(run_case(c, dtype), "");
 }
 
+/// Across position 2^32, scaled and not.
+TEST(DropoutCuda, TritonLayoutEqualsTheOracle) {
+  MASKLESS_NEEDS_CUDA_DEVICE();
+  for (DType dtype : kFloats)
+    for (bool scale : {true, false})
+      for (std::int64_t n : {40000, 3000001}) {
+        DropoutCase c{"Triton layout", {n}, Arrangement::kContiguous, Arrangement::kContiguous, 0.1, fresh_seed()};
+        c.layout = Layout::kTriton;
+        c.scale = scale;
+        c.first_index = (std::uint64_t{1} << 32) - 20003;
+        ASSERT_EQ(run_case(c, dtype), "");
+        ASSERT_EQ(run_case(c, dtype, true), "");
+      }
+}
+
 /// Every distance of x from a vector's start, under a y that is aligned with the positions.
 TEST(DropoutCuda, ShiftedInputEqualsTheCpu) {
   MASKLESS_NEEDS_CUDA_DEVICE();

@@ -2,6 +2,8 @@
 #ifndef MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUH_
 #define MASKLESS_SRC_DROPOUT_DROPOUT_FLAT_CUH_
 
+#include <type_traits>
+
 #include "cuda/launch.h"
 #include "cuda/mask.h"
 #include "cuda/vector.h"
@@ -72,25 +74,27 @@ __device__ inline float keep_or_zero(float x, bool keep, std::uint32_t zero) {
 }
 
 /// Any elements, each with a decision of its own.
-template <typename T>
+template <typename T, bool kCopy>
 __device__ inline Vector apply(const Vector& x, const bool (&keep)[kVectorSize<T>], Scale<T> scale,
                                std::uint32_t zero) {
   Vector y = x;
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (kCopy && sizeof(T) == 2) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      y.word[j] = (keep[2 * j] ? x.word[j] & 0xFFFFu : 0u) | (keep[2 * j + 1] ? x.word[j] & 0xFFFF0000u : 0u);
+  } else if constexpr (sizeof(T) == 2) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 f = unpack2<T>(x.word[j]);
-      y.word[j] = scale.copy
-                      ? (keep[2 * j] ? x.word[j] & 0xFFFFu : 0u) | (keep[2 * j + 1] ? x.word[j] & 0xFFFF0000u : 0u)
-                      : pack2<T>(make_float2(keep_or_zero(f.x * scale.value, keep[2 * j], zero),
-                                             keep_or_zero(f.y * scale.value, keep[2 * j + 1], zero)));
+      y.word[j] = pack2<T>(make_float2(keep_or_zero(f.x * scale.value, keep[2 * j], zero),
+                                       keep_or_zero(f.y * scale.value, keep[2 * j + 1], zero)));
     }
   } else if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) y.f32[j] = keep_or_zero(scale_element(x.f32[j], scale), keep[j], zero);
+    for (int j = 0; j < 4; ++j) y.f32[j] = keep_or_zero(kCopy ? x.f32[j] : x.f32[j] * scale.value, keep[j], zero);
   } else {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) y.f64[j] = keep[j] ? scale_element(x.f64[j], scale) : 0.0;
+    for (int j = 0; j < 2; ++j) y.f64[j] = keep[j] ? (kCopy ? x.f64[j] : x.f64[j] * scale.value) : 0.0;
   }
   return y;
 }
@@ -129,7 +133,7 @@ struct ShiftedVectors {
 /// One tile by one thread block: up to blockDim.x * kUnroll Philox calls ("octets" of eight positions), of which the
 /// first `octets` exist. Each access of a warp is 512 bytes without a gap: for 4- and 8-byte elements an octet spans
 /// 2 or 4 vectors, and so many lanes share each other's calls by shuffles.
-template <typename T, int kUnroll, bool kTriton, typename Vectors>
+template <typename T, int kUnroll, typename Vectors>
 __device__ inline void drop_tile(const Vectors& x, T* y, unsigned octets, std::uint64_t first_octet,
                                  const DeviceMask& mask, std::uint64_t seed, Scale<T> scale) {
   constexpr int kShare = 8 / kVectorSize<T>;  // vectors an octet spans
@@ -145,41 +149,67 @@ __device__ inline void drop_tile(const Vectors& x, T* y, unsigned octets, std::u
       const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
       if (at < octets * kShare) loaded[u][k] = x.load(at);
     }
-  // Of the Triton layout's long arithmetic the compiler would do much before it asks for the elements. It may not, as
-  // all depends on a zero that it cannot foresee.
-  [[maybe_unused]] std::uint32_t zero = 0;
-  if constexpr (kTriton) zero = static_cast<std::uint32_t>(__syncthreads_count(0));
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const std::uint64_t octet = first_octet + u * blockDim.x + warp * 32 + mine * (32 / kShare) + group;
-    if constexpr (kTriton) {
-      // One call an element: nothing to share. Elements of this lane's vectors, in order.
+    const Flags flags = keep_flags(mask, seed, octet);
+    if constexpr (sizeof(T) == 2) {
+      const unsigned at = u * blockDim.x + threadIdx.x;
+      if (at < octets) to[at] = apply(Vector{x.vector(loaded[u][0])}, flags, scale).all;
+    } else {
+      const std::uint32_t byte = to_byte(flags);
 #pragma unroll
       for (int k = 0; k < kShare; ++k) {
         const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
-        std::uint32_t word[kVectorSize<T>];
-        triton_words(seed, (first_octet + at / kShare) * 8 + at % kShare * kVectorSize<T>, zero, word);
-        bool keep[kVectorSize<T>];
-#pragma unroll
-        for (int j = 0; j < kVectorSize<T>; ++j) keep[j] = triton_keep(mask, word[j], zero);
-        if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale, zero).all;
-      }
-    } else {
-      const Flags flags = keep_flags(mask, seed, octet);
-      if constexpr (sizeof(T) == 2) {
-        const unsigned at = u * blockDim.x + threadIdx.x;
-        if (at < octets) to[at] = apply(Vector{x.vector(loaded[u][0])}, flags, scale).all;
-      } else {
-        const std::uint32_t byte = to_byte(flags);
-#pragma unroll
-        for (int k = 0; k < kShare; ++k) {
-          const unsigned at = ((u * blockDim.x + warp * 32) * kShare) + k * 32 + lane;
-          const std::uint32_t keep = __shfl_sync(0xFFFFFFFFu, byte, lane - mine + k) >> (mine * kVectorSize<T>);
-          if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale).all;
-        }
+        const std::uint32_t keep = __shfl_sync(0xFFFFFFFFu, byte, lane - mine + k) >> (mine * kVectorSize<T>);
+        if (at < octets * kShare) to[at] = apply(Vector{x.vector(loaded[u][k])}, keep, scale).all;
       }
     }
   }
+}
+
+/// The same in the Triton layout: one call an element, nothing to share.
+template <typename T, int kUnroll, typename Vectors>
+__device__ inline void drop_triton_tile(const Vectors& x, T* y, unsigned octets, std::uint64_t first_octet,
+                                        const DeviceMask& mask, std::uint64_t seed, Scale<T> scale) {
+  constexpr int kSize = kVectorSize<T>, kVectors = kUnroll * 8 / kSize;
+  const unsigned vectors = octets * (8 / kSize);
+  const auto first_high = static_cast<std::uint32_t>(first_octet >> 29);
+  const auto first_low = static_cast<std::uint32_t>(first_octet << 3);
+  std::uint32_t zero = 0;
+  const auto drop = [&](unsigned at, const typename Vectors::Loaded& loaded, std::uint32_t high, auto copy) {
+    std::uint32_t word[kSize];
+    triton_words(seed, high, first_low + at * kSize, zero, word);
+    bool keep[kSize];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) keep[j] = triton_keep(mask, word[j], zero);
+    const Vector result = apply<T, copy.value>(Vector{x.vector(loaded)}, keep, scale, zero);
+    if (at < vectors) reinterpret_cast<uint4*>(y)[at] = result.all;
+  };
+  const bool one_high = first_low + (octets * 8 - 1) >= first_low;
+  if (scale.copy || !one_high) {  // seldom, so small
+#pragma unroll 1
+    for (unsigned at = threadIdx.x; at < vectors; at += blockDim.x) {
+      const std::uint32_t high = first_high + (first_low + at * kSize < first_low ? 1 : 0);
+      if (scale.copy) {
+        drop(at, x.load(at), high, std::true_type{});
+      } else {
+        drop(at, x.load(at), high, std::false_type{});
+      }
+    }
+    return;
+  }
+  typename Vectors::Loaded loaded[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const unsigned at = v * blockDim.x + threadIdx.x;
+    if (at < vectors) loaded[v] = x.load(at);
+  }
+  // The compiler would do much of the long arithmetic before it asks for the elements. It may not, as all depends on a
+  // zero that it cannot foresee.
+  zero = static_cast<std::uint32_t>(__syncthreads_count(0));
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) drop(v * blockDim.x + threadIdx.x, loaded[v], first_high, std::false_type{});
 }
 
 /// `head` elements up to a position that is a multiple of 8, whole octets from 16-byte aligned memory on (of y alone
@@ -204,9 +234,15 @@ __global__ void dropout_flat_kernel(FlatArgs<T> args) {
   const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kUnroll;
   const std::int64_t start = tile * blockIdx.x, rest = args.octets - start, at = args.head + 8 * start;
   const Scale<T> scale = {args.scale, args.copy};
-  const std::uint64_t seed = seed_of(args.mask);
-  drop_tile<T, kUnroll, kTriton>(Vectors{args.x + at}, args.y + at, static_cast<unsigned>(rest < tile ? rest : tile),
-                                 ((args.first_index + args.head) >> 3) + start, args.mask, seed, scale);
+  std::uint64_t seed = args.mask.seed;
+  if (args.mask.seed_pointer != nullptr) seed = kTriton ? uniform(*args.mask.seed_pointer) : *args.mask.seed_pointer;
+  const auto octets = static_cast<unsigned>(rest < tile ? rest : tile);
+  const std::uint64_t first_octet = ((args.first_index + args.head) >> 3) + start;
+  if constexpr (kTriton) {
+    drop_triton_tile<T, kUnroll>(Vectors{args.x + at}, args.y + at, octets, first_octet, args.mask, seed, scale);
+  } else {
+    drop_tile<T, kUnroll>(Vectors{args.x + at}, args.y + at, octets, first_octet, args.mask, seed, scale);
+  }
   if ((args.head | args.tail) != 0 && blockIdx.x == 0 && threadIdx.x < args.head + args.tail) {
     const unsigned t = threadIdx.x;
     const std::int64_t e = t < args.head ? t : t + 8 * args.octets;

@@ -104,9 +104,14 @@ __global__ void dropout_rows_kernel(IndexSpace space, DropElement<T> f, StridedM
   const std::uint64_t seed = uniform(mask.seed(place.row));
   const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kUnroll;
   const std::int64_t start = tile * blockIdx.x, rest = octets - start;
-  drop_tile<T, kUnroll, kTriton>(AlignedVectors{x + 8 * start}, y + 8 * start,
-                                 static_cast<unsigned>(rest < tile ? rest : tile), (place.index >> 3) + start,
-                                 mask.mask, seed, f.scale);
+  const auto in_tile = static_cast<unsigned>(rest < tile ? rest : tile);
+  const AlignedVectors from{x + 8 * start};
+  const std::uint64_t first_octet = (place.index >> 3) + start;
+  if constexpr (kTriton) {
+    drop_triton_tile<T, kUnroll>(from, y + 8 * start, in_tile, first_octet, mask.mask, seed, f.scale);
+  } else {
+    drop_tile<T, kUnroll>(from, y + 8 * start, in_tile, first_octet, mask.mask, seed, f.scale);
+  }
   if (blockIdx.x == 0 && threadIdx.x < (size & 7)) {
     const std::int64_t at = 8 * octets + threadIdx.x;
     const std::uint32_t byte = keep_byte(mask.mask, kTriton, seed, (place.index + at) >> 3);

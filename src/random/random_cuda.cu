@@ -44,7 +44,7 @@ __device__ void draw_four(const RandomArgs& args, std::uint64_t seed, std::uint6
   }
   if (args.kind == RandomKind::kUniformTriton) {
     std::uint32_t word[4];
-    triton_words(seed, first, 0, word);
+    triton_words(seed, static_cast<std::uint32_t>(first >> 32), static_cast<std::uint32_t>(first), 0, word);
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {
       const std::uint32_t folded = (word[i] >> 31) != 0 ? ~word[i] : word[i];
