@@ -18,6 +18,13 @@ namespace {
 constexpr std::int64_t kTargetBlocks = 8 * 264;  // of plain kernels
 constexpr int kPlain = 128;                      // threads of plain kernels
 constexpr std::int64_t kPlainBlocks = 16;        // blocks of 128 columns a split, at least
+// Of dense signs:
+constexpr int kDenseWarps = 16;                 // of a thread block, where shared memory suffices; else half of them
+constexpr int kDenseTiles = 4;                  // of 64 rows of S, a warpgroup, where there are enough rows
+constexpr std::int64_t kDenseBlocks = 132;      // one a multiprocessor of an H100 or H200
+constexpr std::int64_t kSlabRows = 1 << 16;     // rows of S at a time
+constexpr std::int64_t kDenseBytes = 31 << 20;  // workspace, at most (the pool takes pieces of 32 MiB)
+constexpr std::int64_t kPlaneBytes = 11 << 20;  // of it for the planes of a chunk; two are there at a time
 
 // --- Plain kernels
 // ----------------------------------------------------------------------------------------------------
@@ -140,59 +147,70 @@ __global__ __launch_bounds__(kPlain) void transpose_plain_kernel(SketchArgs args
 }
 
 // --- Launching ------------------------------------------------------------------------------------------------------
-/// Rows and vectors of one chunk after the other. All chunks of a split are added to its partial sums in order.
-template <typename T, int N>
-void launch_dense_rows(const char* op, const SketchArgs& args, void* stream) {
-  constexpr int P = kPlanes<T>;
+/// Vectors of one chunk of the columns after the other. All chunks of a split are added to its partial sums in order.
+template <typename T, int N, int kWarps, int kTiles>
+void launch_dense_rows(const char* op, const SketchArgs& args, Device device, void* stream) {
+  constexpr int P = kPlanes<T>, kShared = kDenseShared<P, N, kWarps, kTiles>;
+  constexpr auto kernel = dense_kernel<P, N, kWarps, kTiles>;
   const SketchMatrix& m = args.matrix;
   const auto offset = static_cast<std::int64_t>(m.column_offset), first = offset / kStage;
   const std::int64_t stages = m.cols == 0 ? 0 : (offset + m.cols - 1) / kStage + 1 - first;
   DenseChunk chunk;
-  chunk.row_groups = static_cast<int>(ceil_div(m.rows, kDenseRows));
-  // Splits do not depend on N, and a split's stages are added in order whatever the chunks: a vector's sums are the
-  // same bits in any batch.
-  chunk.splits = static_cast<int>(std::max<std::int64_t>(1, std::min(stages, kDenseBlocks / chunk.row_groups)));
-  const std::int64_t most = std::min(stages, kPlaneBytes / kStageBytes<P, N> / chunk.splits * chunk.splits);
-  const bool direct = chunk.splits == 1 && most == stages;
-  const std::int64_t group_bytes = most * kStageBytes<P, N>,
-                     group_partials = direct ? 0 : chunk.splits * 8 * N * m.rows;
-  const std::int64_t groups =
-      std::max<std::int64_t>(1, Splits::kWorkspaceBytes / std::max<std::int64_t>(1, group_bytes + 4 * group_partials));
-  const auto kernel = dense_kernel<P, N>;
-  constexpr int kShared = 2 * kStageBytes<P, N> + kDenseTiles * N * kDenseWarps * 32 * 16;
-  check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  chunk.row_groups = static_cast<int>(ceil_div(m.rows, kWarps * 16 * kTiles));
+  // Splits depend on rows and columns alone, and a split's stages are added in order whatever the chunks: a vector's
+  // sums are the same bits in any batch.
+  const std::int64_t wanted = kDenseBlocks / ceil_div(m.rows, kDenseWarps * 16 * kTiles);
+  chunk.splits = static_cast<int>(std::max<std::int64_t>(1, std::min(stages, wanted)));
+  const std::int64_t most =
+      std::max<std::int64_t>(1, std::min(stages, kPlaneBytes / kStageBytes<P, N> / chunk.splits * chunk.splits));
+  const bool direct = chunk.splits == 1 && most >= stages;
+  const std::int64_t planes = most * kStageBytes<P, N>,  // of 8 * N vectors, in bytes
+      sums = direct ? 0 : chunk.splits * 8 * N * m.rows * static_cast<int>(sizeof(float));
+  const std::int64_t groups = std::max<std::int64_t>(1, kDenseBytes / (2 * planes + sums));
   const std::int64_t together = std::min(groups, ceil_div(args.batch, 8 * N));
-  Workspace<char> workspace(op, together * (group_bytes + 4 * group_partials), stream);  // records, then partial sums
-  char* records = workspace.data();
-  float* partials = direct ? nullptr : reinterpret_cast<float*>(records + together * group_bytes);
+  check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  Workspace<char> workspace(op, together * (2 * planes + sums), stream);  // planes of two chunks, then sums
+  float* partials = direct ? nullptr : reinterpret_cast<float*>(workspace.data() + together * 2 * planes);
   for (std::int64_t vector = 0; vector < args.batch; vector += groups * 8 * N) {
     const SketchArgs some = some_vectors(args, vector, groups * 8 * N);
     const std::int64_t these = ceil_div(some.batch, 8 * N);
-    for (std::int64_t stage = 0; stage == 0 || stage < stages; stage += chunk.stages) {
+    const auto records = [&](std::int64_t stage) { return workspace.data() + stage / most % 2 * together * planes; };
+    const auto make_planes = [&](std::int64_t stage) {
+      const std::int64_t count = std::min(most, stages - stage);
+      if (count <= 0) return;
+      const auto blocks = static_cast<unsigned>(these * N * count * 8 / kPlaneWarps);
+      if (stage == 0) {
+        launch(op, planes_kernel<T, N>, blocks, kPlaneWarps * 32, stream, some, first, count, records(0));
+      } else {
+        launch_early<planes_kernel<T, N>>(op, device, blocks, kPlaneWarps * 32, stream, some, first + stage, count,
+                                          records(stage));
+      }
+    };
+    make_planes(0);
+    for (std::int64_t stage = 0; stage == 0 || stage < stages; stage += most) {
       chunk.first = first + stage;
       chunk.stages = std::min(most, stages - stage);
       chunk.begins = stage == 0;
-      if (chunk.stages > 0)
-        launch(op, planes_kernel<T, N>, static_cast<unsigned>(these * N * chunk.stages), 256, stream, some, chunk.first,
-               chunk.stages, these * 8 * N, records);
-      kernel<<<static_cast<unsigned>(chunk.row_groups * chunk.splits * these), kDenseWarps * 32, kShared,
-               static_cast<cudaStream_t>(stream)>>>(some, chunk, records, partials);
-      check(op, cudaGetLastError());
-      if (chunk.stages == 0) break;
+      const auto blocks = static_cast<unsigned>(chunk.row_groups * chunk.splits * these);
+      launch_early_shared<kernel>(op, device, blocks, kWarps * 32, kShared, stream, some, chunk,
+                                  static_cast<const char*>(records(stage)), partials);
+      make_planes(stage + most);  // while the products run
     }
     if (!direct) add_partials(op, some, chunk.splits, partials, stream);
   }
 }
 
-template <typename T, int N>
-void launch_dense(const char* op, const SketchArgs& args, void* stream) {
+/// Rows of one slab after the other. The order of sums depends on rows and columns alone.
+template <typename T, int N, int kWarps>
+void launch_dense(const char* op, const SketchArgs& args, Device device, void* stream) {
   for (std::int64_t row = 0; row < args.matrix.rows; row += kSlabRows) {
     SketchArgs some = args;
     some.matrix.row_offset += static_cast<std::uint32_t>(row);
     some.matrix.rows = std::min(kSlabRows, args.matrix.rows - row);
     some.out = static_cast<char*>(args.out) +
                row * args.out_strides[1] * static_cast<std::int64_t>(dtype_size(args.out_dtype));
-    launch_dense_rows<T, N>(op, some, stream);
+    some.matrix.rows > 3 * kDenseWarps * 16 ? launch_dense_rows<T, N, kWarps, kDenseTiles>(op, some, device, stream)
+                                            : launch_dense_rows<T, N, kWarps, 1>(op, some, device, stream);
   }
 }
 
@@ -215,7 +233,14 @@ void launch_plain(const char* op, const SketchArgs& args, void* stream) {
 template <typename T>
 void choose_project(const char* op, const SketchArgs& args, void* stream) {
   if (args.matrix.threshold >> 32 == 0) return launch_plain<T, float, 8>(op, args, stream);
-  args.batch <= 8 ? launch_dense<T, 1>(op, args, stream) : launch_dense<T, 2>(op, args, stream);
+  Device device{DeviceType::kCuda, 0};
+  int shared = 0;
+  check(op, cudaGetDevice(&device.index));
+  check(op, cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index));
+  if (shared < kDenseShared<kPlanes<T>, 2, kDenseWarps, kDenseTiles>)
+    return launch_dense<T, 1, kDenseWarps / 2>(op, args, device, stream);
+  args.batch <= 8 ? launch_dense<T, 1, kDenseWarps>(op, args, device, stream)
+                  : launch_dense<T, 2, kDenseWarps>(op, args, device, stream);
 }
 
 template <typename T, typename S, int V>
