@@ -201,18 +201,12 @@ struct DenseChunk {
 template <int P, int N, int kWarps, int kTiles>
 inline constexpr int kDenseShared = 2 * kStageBytes<P, N> + kWarps / 4 * 2 * kTileBytes + kTiles* N* kWarps * 32 * 16;
 
-/// Registers of a thread, at most: with 112 of them, planes_kernel has room beside four warpgroups. For 8 vectors of 16
-/// planes unrolling is worth more.
-template <int P, int N, int kWarps>
-inline constexpr int kDenseRegisters = kWarps < 16         ? 240
-                                       : P == 16 && N == 1 ? 128
-                                                           : 112;
-
 /// kWarps / 4 * kTiles * 64 rows of S, 8 * N vectors, one split of a chunk. A warpgroup multiplies its words of 64 rows
-/// with the planes of 8 vectors, all or half of them, and makes the words of its next 64 rows meanwhile.
+/// with the planes of 8 vectors, all or half of them, and makes the words of its next 64 rows meanwhile. With 112
+/// registers a thread, planes_kernel has room beside four warpgroups.
 template <int P, int N, int kWarps, int kTiles>
-__global__ __maxnreg__((kDenseRegisters<P, N, kWarps>)) void dense_kernel(SketchArgs args, DenseChunk chunk,
-                                                                          const char* records, float* partials) {
+__global__ __maxnreg__(kWarps < 16 ? 240 : 112) void dense_kernel(SketchArgs args, DenseChunk chunk,
+                                                                  const char* records, float* partials) {
   constexpr int kBytes = kStageBytes<P, N>;
   extern __shared__ __align__(128) char shared[];
   const SketchMatrix& m = args.matrix;
