@@ -43,9 +43,8 @@ HWY_INLINE V16 scale_as(BFloat16, V16 x, VF scale) {
   const V16 lower = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
   const V16 rest = hn::Or(lower, hn::And(upper, hn::Set(d16, std::uint16_t{1})));
 #if HWY_TARGET == HWY_AVX3
-  const __m512i one = _mm512_set1_epi16(-1);
-  return V16{
-      _mm512_mask_sub_epi16(upper.raw, _mm512_cmpgt_epu16_mask(rest.raw, _mm512_set1_epi16(-32768)), upper.raw, one)};
+  const __mmask32 up = _mm512_cmpgt_epu16_mask(rest.raw, _mm512_set1_epi16(-0x8000));  // of 0x8000, unsigned
+  return V16{_mm512_mask_sub_epi16(upper.raw, up, upper.raw, _mm512_set1_epi16(-1))};
 #else
   return hn::Add(upper, hn::ShiftRight<15>(hn::SaturatedSub(rest, hn::Set(d16, std::uint16_t{1}))));
 #endif

@@ -109,8 +109,7 @@ __device__ __forceinline__ float sign_of(std::uint32_t word, std::uint32_t place
   return sign;
 }
 
-// --- V values of a column as they lie in shared memory
-// ----------------------------------------------------------------
+/// V values of a column as they lie in shared memory.
 template <typename T, int V>
 struct Packed {
   static constexpr int kBytes = static_cast<int>(sizeof(T)) * V;
